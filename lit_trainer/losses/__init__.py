@@ -1,0 +1,1 @@
+"""Losses that return a sum and the weight it is to be divided by, one per file."""

@@ -1,0 +1,1 @@
+"""Hugging Face models as training needs them."""

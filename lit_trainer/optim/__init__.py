@@ -1,0 +1,1 @@
+"""Parameter groups and learning-rate schedules, in plain torch."""

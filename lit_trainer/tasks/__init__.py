@@ -1,0 +1,1 @@
+"""A model, a loss and metrics as a LightningModule, one task per file."""
