@@ -145,11 +145,13 @@ class StepPlan:
             return rng.permutation(self.num_rows) if self.shuffle else np.arange(self.num_rows)
         if self.replacement:
             cumulative = np.cumsum(self.weights)
-            drawn = np.searchsorted(cumulative, rng.random(self.num_draws) * cumulative[-1], side="right")
-            return np.minimum(drawn, np.flatnonzero(self.weights)[-1]).astype(np.int64)
+            drawn: Ints = np.searchsorted(cumulative, rng.random(self.num_draws) * cumulative[-1], side="right")
+            last: int = np.flatnonzero(self.weights)[-1]  # rounding must not draw a row of weight 0 behind it
+            return drawn.clip(max=last)
         with np.errstate(divide="ignore"):
             keys = rng.standard_exponential(self.num_rows) / self.weights
-        return np.argsort(keys, kind="stable")[: self.num_draws].astype(np.int64)
+        order: Ints = np.argsort(keys, kind="stable")
+        return order[: self.num_draws]
 
 
 def deal(num_rows: int, num_ranks: int, num_micro_batches: int, lengths: Ints | None = None) -> list[list[Ints]]:

@@ -1,0 +1,112 @@
+"""Loading a Hugging Face model the way training needs it: float32, in train mode, with the head of the task."""
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from transformers import AutoConfig, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+_log = logging.getLogger(__name__)
+
+
+def load_pretrained(
+    auto_class: Any,
+    pretrained: str | os.PathLike[str],
+    *,
+    seed: int,
+    config: Mapping[str, Any] | None = None,
+    gradient_checkpointing: bool = False,
+    trust_remote_code: bool = False,
+) -> PreTrainedModel:
+    """Loads a pretrained model to be trained.
+
+    The weights are float32 whatever the file holds, since mixed precision keeps its own copies; the model is in train
+    mode, since Lightning leaves the mode as it is and Transformers loads for evaluation. A head whose shape differs
+    from the file's is made anew, the same on every rank; a body that does not fit is an error.
+
+    Args:
+        auto_class: For instance ``AutoModelForSequenceClassification``.
+        pretrained: A folder, or a model's name on the Hub.
+        seed: Of newly made weights.
+        config: Entries that replace those of the model's configuration.
+        gradient_checkpointing: Whether activations are computed again in the backward pass instead of kept.
+        trust_remote_code: Whether code that comes with the model may run.
+
+    Raises:
+        ValueError: If nothing is there to load, a configuration entry is unknown, or the body does not fit.
+    """
+    path = os.fspath(pretrained)
+    try:
+        settings = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"pretrained: no model can be loaded from {path!r}: {_first_line(error)}") from error
+    overrides = dict(config or {})
+    unknown = sorted(key for key in overrides if not hasattr(settings, key))
+    if unknown:
+        raise ValueError(
+            f"config: {settings.model_type} has no {', '.join(unknown)}; it has {', '.join(sorted(settings.to_dict()))}"
+        )
+    settings.update(overrides)
+    with _quiet(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            model, report = auto_class.from_pretrained(
+                path,
+                config=settings,
+                dtype=torch.float32,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+                trust_remote_code=trust_remote_code,
+            )
+        except (OSError, ValueError) as error:
+            raise ValueError(f"pretrained: no weights can be loaded from {path!r}: {_first_line(error)}") from error
+    _say_what_is_new(model, report, path)
+    if gradient_checkpointing:
+        if not model.supports_gradient_checkpointing:
+            raise ValueError(f"gradient_checkpointing: {type(model).__name__} does not support it")
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    model.train()
+    return model
+
+
+def _say_what_is_new(model: PreTrainedModel, report: Mapping[str, Any], path: str) -> None:
+    """Refuses a body of other shape and reports which weights did not come from the file."""
+    body = f"{model.base_model_prefix}."
+    mismatched = {name: (tuple(old), tuple(new)) for name, old, new in report["mismatched_keys"]}
+    wrong = sorted(name for name in mismatched if name.startswith(body))
+    if wrong:
+        old, new = mismatched[wrong[0]]
+        raise ValueError(
+            f"pretrained: {path!r} does not fit its configuration: {wrong[0]} is {old} in the file and {new} in the "
+            f"model ({len(wrong)} such weights)"
+        )
+    new_names = sorted(set(report["missing_keys"]) | set(mismatched))
+    if not new_names:
+        return
+    body_names = [name for name, _ in model.named_parameters() if name.startswith(body)]
+    if body_names and set(body_names) <= set(new_names):
+        raise ValueError(f"pretrained: {path!r} holds no weights of {type(model.base_model).__name__}")
+    reason = ", ".join(f"{name} {old} -> {new}" for name, (old, new) in sorted(mismatched.items()))
+    _log.info("New weights, to be learnt: %s%s", ", ".join(new_names), f" (other shape: {reason})" if reason else "")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silences the progress bar and the table of keys, which `_say_what_is_new` puts in one line."""
+    bar, verbosity = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if bar:
+            transformers_logging.enable_progress_bar()
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,210 @@
+"""The contract of a task: a pretrained model, a loss and the steps that train and evaluate them.
+
+What people override, each alone:
+
+- `compute_loss(outputs, batch)`: another loss than the object in ``loss``.
+- `compute_outputs(batch)`: what the model is asked, and what the loss gets to see.
+- `training_step(batch, batch_idx)`: a step of one's own; end it with ``return self.step_loss(total, weight, batch)``.
+- `evaluation_step(batch)`: what validation and test do with a batch.
+- `configure_optimizers()`: another optimizer than the one in ``optimizer``.
+"""
+
+import logging
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import lightning.pytorch as pl
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from lit_trainer.batch import MICRO_BATCH, STEP_LABELS, Batch
+from lit_trainer.losses.base import Loss
+from lit_trainer.losses.function import FunctionLoss
+from lit_trainer.optim.optimizer import Optimizer
+from lit_trainer.tasks.normalisation import StepNormaliser
+from lit_trainer.wheel import WheelMember
+
+_log = logging.getLogger(__name__)
+
+
+class Task(pl.LightningModule, ABC):
+    """A pretrained model and a loss, trained by optimizer steps whose gradients no split of the hardware changes.
+
+    Args:
+        pretrained: The model to start from: a folder, a name on the Hub, or a member of a wheel.
+        loss: A `Loss`, or a function of ``(logits, labels)`` that gives one value per row or token. None takes the
+            usual one for the labels.
+        optimizer: Which optimizer, at which rates.
+        config: Entries of the model's configuration to replace, such as ``{hidden_dropout_prob: 0.2}``.
+        gradient_checkpointing: Whether activations are computed again in the backward pass instead of kept.
+        compile: Whether the model is compiled.
+        trust_remote_code: Whether code that comes with the model may run.
+    """
+
+    model: PreTrainedModel
+
+    def __init__(
+        self,
+        pretrained: WheelMember | str,
+        loss: Loss | Callable[..., Any] | None = None,
+        optimizer: Optimizer | None = None,
+        config: dict[str, Any] | None = None,
+        gradient_checkpointing: bool = False,
+        compile: bool = False,
+        trust_remote_code: bool = False,
+    ) -> None:
+        super().__init__()
+        self.pretrained = pretrained
+        self.optimizer = optimizer or Optimizer()
+        self.config = dict(config or {})
+        self.gradient_checkpointing = gradient_checkpointing
+        self.compile_model = compile
+        self.trust_remote_code = trust_remote_code
+        self.loss = loss if isinstance(loss, Loss) or loss is None else FunctionLoss(loss)
+        self._normaliser: StepNormaliser | None = None
+        self._step_is_complete = False
+        self._num_steps_total: int | None = None
+
+    # -- what a task gives -------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def load_model(self) -> PreTrainedModel:
+        """Loads the model with the head that the data's labels need."""
+
+    @abstractmethod
+    def default_loss(self) -> Loss:
+        """Returns the loss for the data's labels when none was given."""
+
+    @abstractmethod
+    def compute_outputs(self, batch: Batch) -> dict[str, Any]:
+        """Runs the model; returns by name what the loss may look at, ``logits`` at least."""
+
+    @abstractmethod
+    def evaluation_step(self, batch: Batch) -> None:
+        """Scores a batch of the validation or test split."""
+
+    def compute_loss(self, outputs: dict[str, Any], batch: Batch) -> tuple[Tensor, Tensor]:
+        """Returns the sum of the losses of a micro-batch and the weight of its rows, each 0-d or ``[T]``.
+
+        Args:
+            outputs: What `compute_outputs` returned.
+            batch: The micro-batch.
+        """
+        assert self.loss is not None
+        return self.loss(**outputs, labels=batch["labels"], batch=batch, progress=self.progress)
+
+    # -- the run -----------------------------------------------------------------------------------------------------
+
+    @property
+    def num_steps_total(self) -> int:
+        """Optimizer steps of the whole run; known once the training data is set up."""
+        if self._num_steps_total is None:
+            self._num_steps_total = self._count_steps()
+        return self._num_steps_total
+
+    def _count_steps(self) -> int:
+        trainer = self.trainer
+        if trainer.max_epochs is None or trainer.max_epochs < 0:
+            return trainer.max_steps
+        limit = int(-(-trainer.num_training_batches // trainer.accumulate_grad_batches))
+        num_steps = getattr(trainer.datamodule, "num_steps", None)
+        if trainer.limit_train_batches == 1.0 and not trainer.overfit_batches and num_steps is not None:
+            steps = sum(num_steps(epoch) for epoch in range(trainer.max_epochs))
+        else:
+            steps = limit * trainer.max_epochs
+        return steps if trainer.max_steps < 0 else min(steps, trainer.max_steps)
+
+    def on_fit_start(self) -> None:
+        """Forgets what another run counted."""
+        self._num_steps_total = None
+
+    @property
+    def progress(self) -> float:
+        """The share of the run's optimizer steps that are done, in [0, 1]."""
+        if not self.trainer.training:
+            return 1.0
+        return min(1.0, self.trainer.global_step / max(1, self.num_steps_total))
+
+    def configure_model(self) -> None:
+        """Loads the model, once."""
+        if getattr(self, "model", None) is not None:
+            return
+        self.model = self.load_model()
+        if self.loss is None:
+            self.loss = self.default_loss()
+        if self.compile_model:
+            self.model.compile()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Builds the optimizer over the parameters of the model and of the loss."""
+        return self.optimizer.build(self)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Computes the loss of one micro-batch, as its share of the optimizer step's mean.
+
+        Args:
+            batch: A micro-batch as the step loader makes it.
+            batch_idx: Its number in the epoch.
+        """
+        self._seed_step(batch[MICRO_BATCH])
+        outputs = self.compute_outputs(batch)
+        return self.step_loss(*self.compute_loss(outputs, batch), batch)
+
+    def step_loss(self, total: Tensor, weight: Tensor, batch: Batch) -> Tensor:
+        """Turns a micro-batch's total and weight into what Lightning takes, and logs the step's mean as ``train/loss``.
+
+        Args:
+            total: The sum of its losses, 0-d or ``[T]``.
+            weight: What all rows of the step are divided by is the sum of these.
+            batch: The micro-batch.
+        """
+        first, last = batch[MICRO_BATCH] == 0, batch[MICRO_BATCH] == self.trainer.accumulate_grad_batches - 1
+        if first:
+            assert self.loss is not None
+            self._normaliser = StepNormaliser(self.loss, self._add_over_ranks)
+            self._normaliser.begin(batch[STEP_LABELS])
+        assert self._normaliser is not None
+        share = self._normaliser.share(total, weight)
+        self._step_is_complete = last
+        if last and (self.trainer.global_step + 1) % max(1, self.trainer.log_every_n_steps) == 0:
+            self.log("train/loss", self._normaliser.mean_loss(), prog_bar=True, batch_size=1)
+        # Lightning divides by the number of micro-batches and DDP by the number of ranks: undo both.
+        return share * (self.trainer.accumulate_grad_batches * self.trainer.world_size)
+
+    def on_after_backward(self) -> None:
+        """Corrects the gradients of a loss whose weight was not known before the forward pass."""
+        if self._normaliser is not None and self._step_is_complete:
+            self._normaliser.correct_gradients(self.parameters())
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Scores a batch of the validation split."""
+        self.evaluation_step(batch)
+
+    def test_step(self, batch: Batch, batch_idx: int) -> None:
+        """Scores a batch of the test split."""
+        self.evaluation_step(batch)
+
+    def _seed_step(self, micro_batch: int) -> None:
+        """Makes what is random in a micro-batch a function of seed, step, micro-batch and rank.
+
+        Nothing of a random stream needs saving then, and neither a resume nor a validation shifts it.
+        """
+        key = [self.seed, self.trainer.global_step, micro_batch, self.trainer.global_rank]
+        state = int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1)
+        torch.default_generator.manual_seed(state)
+        if self.device.type == "cuda":
+            torch.cuda.default_generators[self.device.index or 0].manual_seed(state)
+
+    @property
+    def seed(self) -> int:
+        """The run's seed, as ``seed_everything`` set it; 0 without."""
+        return int(os.environ.get("PL_GLOBAL_SEED", 0))
+
+    def _add_over_ranks(self, tensor: Tensor) -> Tensor:
+        if self.trainer.world_size > 1:
+            torch.distributed.all_reduce(tensor)
+        return tensor

@@ -1,0 +1,210 @@
+"""One label, several labels or a value for each text."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torchmetrics import Metric
+from transformers import AutoModelForSequenceClassification, PreTrainedModel
+
+from lit_trainer.batch import ROW, Batch, model_inputs
+from lit_trainer.losses.base import Loss
+from lit_trainer.losses.binary_cross_entropy import BinaryCrossEntropy
+from lit_trainer.losses.cross_entropy import CrossEntropy
+from lit_trainer.losses.mean_squared_error import MeanSquaredError
+from lit_trainer.models.loading import load_pretrained
+from lit_trainer.optim.optimizer import Optimizer
+from lit_trainer.tasks.base import Task
+from lit_trainer.tasks.metrics import Kind, default_metrics, evaluate, predictions
+from lit_trainer.tasks.scores import Scores, ScoreTable
+from lit_trainer.wheel import WheelMember
+
+
+class Labelling(Protocol):
+    """What the task has to know of the data's labels; the data module's ``label_map`` is one."""
+
+    names: tuple[str, ...]
+    kind: Kind
+
+
+class SequenceClassification(Task):
+    """Fine-tunes any model of Transformers that has a head for sequence classification.
+
+    Binary and multi-class labels are trained by cross-entropy, several labels at once by binary cross-entropy and
+    values by mean squared error, unless another loss is given. Validation and test bring all rows together before any metric
+    is computed, so that a metric has the same value on any number of ranks.
+
+    Args:
+        pretrained: The model to start from: a folder, a name on the Hub, or a member of a wheel.
+        loss: A `Loss`, or a function of ``(logits, labels)`` that gives one value per row. None takes the usual one
+            for the labels.
+        optimizer: Which optimizer, at which rates.
+        metrics: More metrics of torchmetrics, by the name to log them under; one with a default's name replaces it.
+        config: Entries of the model's configuration to replace, such as ``{hidden_dropout_prob: 0.2}``.
+        gradient_checkpointing: Whether activations are computed again in the backward pass instead of kept.
+        compile: Whether the model is compiled.
+        trust_remote_code: Whether code that comes with the model may run.
+    """
+
+    def __init__(
+        self,
+        pretrained: WheelMember | str,
+        loss: Loss | Callable[..., Any] | None = None,
+        optimizer: Optimizer | None = None,
+        metrics: dict[str, Metric] | None = None,
+        config: dict[str, Any] | None = None,
+        gradient_checkpointing: bool = False,
+        compile: bool = False,
+        trust_remote_code: bool = False,
+    ) -> None:
+        super().__init__(pretrained, loss, optimizer, config, gradient_checkpointing, compile, trust_remote_code)
+        self._own_metrics = dict(metrics or {})
+        self._table = ScoreTable()
+        self._features: Tensor | None = None
+        self.scores: Scores | None = None
+        self.baseline_metrics: dict[str, float] | None = None
+
+    # -- the model and its labels ------------------------------------------------------------------------------------
+
+    @property
+    def labelling(self) -> Labelling:
+        """The kind of the labels and their names, from the data module."""
+        labelling: Labelling | None = getattr(self.trainer.datamodule, "label_map", None)
+        if labelling is None:
+            raise ValueError("the task needs a data module that knows the labels (its label_map)")
+        return labelling
+
+    def load_model(self) -> PreTrainedModel:
+        """Loads the model with a head for the labels and their names in its configuration."""
+        names = self.labelling.names
+        problem = {"classes": "single_label", "multi_label": "multi_label"}.get(self.labelling.kind)
+        model = load_pretrained(
+            AutoModelForSequenceClassification,
+            self.pretrained,
+            seed=self.seed,
+            config={
+                **self.config,
+                "num_labels": len(names),
+                "id2label": dict(enumerate(names)),
+                "label2id": {name: index for index, name in enumerate(names)},
+                "problem_type": f"{problem}_classification" if problem else "regression",
+            },
+            gradient_checkpointing=self.gradient_checkpointing,
+            trust_remote_code=self.trust_remote_code,
+        )
+        head = _head(model, len(names))
+        if head is not None and not self.compile_model:
+            head.register_forward_pre_hook(self._keep_features)
+        return model
+
+    def configure_model(self) -> None:
+        """Loads the model and tells the loss which labels there are."""
+        super().configure_model()
+        assert self.loss is not None
+        counts = getattr(self.trainer.datamodule, "label_counts", None)
+        self.loss.fit_to_labels(self.labelling.names, counts)
+
+    def default_loss(self) -> Loss:
+        """Returns the usual loss for the kind of the labels."""
+        kind = self.labelling.kind
+        return {"classes": CrossEntropy, "multi_label": BinaryCrossEntropy, "regression": MeanSquaredError}[kind]()
+
+    def compute_outputs(self, batch: Batch) -> dict[str, Any]:
+        """Runs the model as often as the loss wants it.
+
+        Args:
+            batch: A micro-batch.
+
+        Returns:
+            ``logits`` ``[B, C]`` and ``features`` ``[B, D]``, which is what the head is applied to, unless the model is
+            compiled; with a leading axis where the loss wants several passes.
+        """
+        assert self.loss is not None
+        inputs = model_inputs(batch)
+        outputs: list[dict[str, Any]] = []
+        for _ in range(self.loss.passes):
+            self._features = None
+            output = {"logits": self.model(**inputs).logits}
+            if self._features is not None:
+                output["features"] = _of_rows(self._features, inputs)
+            outputs.append(output)
+        if len(outputs) == 1:
+            return outputs[0]
+        return {key: torch.stack([output[key] for output in outputs]) for key in outputs[0]}
+
+    def _keep_features(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        self._features = inputs[0]
+
+    # -- evaluation --------------------------------------------------------------------------------------------------
+
+    def evaluation_step(self, batch: Batch) -> None:
+        """Scores a batch and keeps its logits for the end of the evaluation.
+
+        Args:
+            batch: As the evaluation loader makes it.
+        """
+        outputs = self.compute_outputs(batch)
+        assert self.loss is not None
+        logits = outputs["logits"] if self.loss.passes == 1 else outputs["logits"].mean(0)
+        self._table.add(batch, logits, *self.compute_loss(outputs, batch))
+
+    def on_validation_epoch_start(self) -> None:
+        """Begins an evaluation."""
+        self._table = ScoreTable()
+
+    def on_test_epoch_start(self) -> None:
+        """Begins an evaluation."""
+        self._table = ScoreTable()
+
+    def on_validation_epoch_end(self) -> None:
+        """Logs ``val/loss`` and ``val/<metric>``."""
+        self._log_scores("val")
+
+    def on_test_epoch_end(self) -> None:
+        """Logs ``test/loss`` and ``test/<metric>``, and works out what always giving the average label would score."""
+        self._log_scores("test")
+
+    def _log_scores(self, stage: str) -> None:
+        scores = self.scores = self._table.collect()
+        self._table = ScoreTable()
+        kind, names = self.labelling.kind, self.labelling.names
+        metrics = {**default_metrics(kind, len(names)), **self._own_metrics}
+        values = evaluate(metrics, kind, predictions(kind, scores.logits), scores.labels, names)
+        # Every rank has computed the same from all rows, so nothing is left to reduce.
+        self.log_dict(
+            {f"{stage}/{name}": value.float() for name, value in {"loss": scores.loss, **values}.items()},
+            rank_zero_only=False,
+            batch_size=1,
+        )
+        baseline = getattr(self.trainer.datamodule, "baseline_prediction", None)
+        if stage == "test" and baseline is not None:
+            constant = torch.as_tensor(baseline, dtype=torch.float32).expand(len(scores.rows), *baseline.shape)
+            found = evaluate(metrics, kind, constant.contiguous(), scores.labels, names)
+            self.baseline_metrics = {name: float(value) for name, value in found.items()}
+
+    def predict_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
+        """Returns ``row`` ``[B]`` (-1 where it does not count) and what `predictions` makes of the logits.
+
+        Args:
+            batch: As the evaluation loader makes it; labels are not needed.
+            batch_idx: Its number.
+        """
+        logits = self.model(**model_inputs(batch)).logits
+        return {ROW: batch[ROW], "predictions": predictions(self.labelling.kind, logits.float())}
+
+
+def _head(model: PreTrainedModel, num_labels: int) -> nn.Linear | None:
+    """Returns the linear layer that makes the logits, if there is one outside the body."""
+    body = set(model.base_model.modules()) if model.base_model is not model else set()
+    linear = [module for module in model.modules() if isinstance(module, nn.Linear) and module not in body]
+    return next((layer for layer in reversed(linear) if layer.out_features == num_labels), None)
+
+
+def _of_rows(features: Tensor, inputs: Batch) -> Tensor:
+    """Returns ``[B, D]`` features; of a decoder's ``[B, L, D]`` those of each row's last real token."""
+    if features.dim() == 2:
+        return features
+    mask = inputs["attention_mask"]
+    last = (mask * torch.arange(mask.shape[1], device=mask.device)).argmax(-1)
+    return features[torch.arange(len(features), device=features.device), last]
