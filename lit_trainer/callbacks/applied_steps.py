@@ -1,0 +1,31 @@
+"""How many optimizer steps were applied: what schedules count, whatever else Lightning counts."""
+
+from lightning.pytorch import LightningModule, Trainer
+
+
+def num_applied_steps(trainer: Trainer) -> int:
+    """Returns the number of optimizer steps so far that changed the weights.
+
+    Lightning also counts the steps that a gradient scaler skipped after an overflow; a precision plugin that says how
+    many those are has ``num_skipped_steps``.
+    """
+    return trainer.global_step - int(getattr(trainer.precision_plugin, "num_skipped_steps", 0))
+
+
+def num_steps_total(pl_module: LightningModule, needed_by: str) -> int:
+    """Returns the number of optimizer steps of the whole run, which the task knows.
+
+    Args:
+        pl_module: The task, with an int attribute or property ``num_steps_total``.
+        needed_by: What asks for it, for the error.
+
+    Raises:
+        ValueError: If it has none.
+    """
+    total = getattr(pl_module, "num_steps_total", None)
+    if total is None:
+        raise ValueError(
+            f"{needed_by} needs the number of optimizer steps of the run: give {type(pl_module).__name__} an attribute "
+            "num_steps_total"
+        )
+    return int(total)
