@@ -191,7 +191,7 @@ class LabelMap:
 
 def label_values(rows: Dataset, column: str) -> list[Any]:
     """Returns a column's labels; the numbers of a ``ClassLabel`` feature become its names, -1 becomes None."""
-    values: list[Any] = rows[column][:]
+    values: list[Any] = rows.with_format(None)[column][:]
     feature = _class_label(rows, column)
     if feature is None:
         return values

@@ -250,7 +250,7 @@ def _strata(values: Sequence[object], kind: Kind) -> NDArray[np.int64]:
 def _groups(rows: Dataset, column: str) -> NDArray[np.int64]:
     """Numbers the values of a column; every missing one is a value of its own."""
     numbers: dict[object, int] = {}
-    keys = (object() if is_missing(value) else repr(value) for value in rows[column])
+    keys = (object() if is_missing(value) else repr(value) for value in rows.with_format(None)[column][:])
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
 
 
