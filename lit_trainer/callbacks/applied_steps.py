@@ -20,12 +20,17 @@ def num_steps_total(pl_module: LightningModule, needed_by: str) -> int:
         needed_by: What asks for it, for the error.
 
     Raises:
-        ValueError: If it has none.
+        ValueError: If it has none, or the run has no end.
     """
     total = getattr(pl_module, "num_steps_total", None)
     if total is None:
         raise ValueError(
             f"{needed_by} needs the number of optimizer steps of the run: give {type(pl_module).__name__} an attribute "
             "num_steps_total"
+        )
+    if total < 1:
+        raise ValueError(
+            f"{needed_by} needs a run with an end, and num_steps_total is {total}; "
+            "set trainer.max_epochs or trainer.max_steps"
         )
     return int(total)

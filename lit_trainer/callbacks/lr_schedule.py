@@ -62,7 +62,7 @@ class LRSchedule(Callback):
         """Counts the steps, now that the data are there, and puts this run's base rates in place of a checkpoint's."""
         self._num_steps = num_steps_total(pl_module, "LRSchedule")
         self._num_warmup_steps = count_warmup_steps(self._num_steps, self.warmup_steps, self.warmup_fraction)
-        if 0 < self._num_steps <= self._num_warmup_steps:
+        if self._num_warmup_steps >= self._num_steps:
             rank_zero_warn(
                 f"LRSchedule: {self._num_warmup_steps} warm-up steps leave none of the run's {self._num_steps}; "
                 "the base rate is never reached"

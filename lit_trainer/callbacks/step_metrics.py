@@ -15,7 +15,9 @@ def is_logging_step(trainer: Trainer) -> bool:
 
 
 def log_step_metrics(trainer: Trainer, metrics: Mapping[str, float]) -> None:
-    """Writes metrics of the optimizer step under way to all loggers."""
+    """Writes metrics of the optimizer step under way to all loggers, if there are any."""
+    if not metrics:
+        return
     step = trainer.fit_loop.epoch_loop._batches_that_stepped
     for logger in trainer.loggers:
         logger.log_metrics(dict(metrics), step=step)

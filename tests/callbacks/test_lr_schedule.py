@@ -234,6 +234,13 @@ def test_a_task_that_does_not_know_its_steps_is_refused(tmp_path):
         fit(tmp_path, LRSchedule(Linear()), None)
 
 
+def test_a_run_without_an_end_is_refused(tmp_path):
+    with pytest.raises(
+        ValueError, match=r"LRSchedule needs a run with an end, and num_steps_total is -1; set trainer.max"
+    ):
+        fit(tmp_path, LRSchedule(Linear()), -1)
+
+
 def test_two_kinds_of_warmup_are_refused_at_once():
     with pytest.raises(ValueError, match="give warmup_steps or warmup_fraction, not both"):
         LRSchedule(Linear(), warmup_steps=1, warmup_fraction=0.1)
