@@ -97,6 +97,8 @@ class Splits:
         if self.drop_duplicates:
             numbers = text_numbers(chosen, text)
             rows = {split: _first_of_each(numbers[split], chosen[split], label) for split in chosen}
+            dropped = sum(map(len, chosen.values())) - sum(map(len, rows.values()))
+            logger.info("%d rows are dropped that repeat an earlier row's text and label", dropped)
         origins = {split: Origin(name, rows[split]) for split, name in names.items()}
         shares = {
             split: share
