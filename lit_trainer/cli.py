@@ -1,0 +1,124 @@
+"""The command ``lit-trainer``: finds out what is wanted, and imports no more than that takes."""
+
+import difflib
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, overload
+
+from lit_trainer import __version__
+
+if TYPE_CHECKING:
+    from lit_trainer.training_cli import TrainingCLI
+
+COMMANDS = {
+    "fit": "train a model, keep the best of its evaluations and test that",
+    "validate": "evaluate a checkpoint on the validation split",
+    "test": "evaluate a checkpoint on the test split",
+    "predict": "apply a checkpoint to rows without labels",
+}
+
+SHOW_TRACEBACK = "LIT_TRAINER_TRACEBACK"
+"""The environment variable that has a mistake shown with the code that found it."""
+
+_HELP = f"""usage: lit-trainer COMMAND [--config FILE ...] [--SETTING VALUE ...]
+
+Fine-tune Hugging Face models with PyTorch Lightning.
+
+commands:
+{"".join(f"  {name:10}{purpose}{chr(10)}" for name, purpose in COMMANDS.items())}
+options:
+  -h, --help  show this, or after a command all of its settings
+  --version   show the version
+
+Settings come from YAML files, then from the command line; later ones win. For example:
+  lit-trainer fit --config configs/recipes/sms_spam_minilm.yaml --config configs/overlays/smoke.yaml
+  lit-trainer fit --config configs/recipes/sms_spam_minilm.yaml --model.optimizer.lr 3e-5 --print_config
+  lit-trainer test --config runs/NAME/version_0/config.yaml --ckpt_path runs/NAME/version_0
+"""
+
+
+@overload
+def main(args: Sequence[str] | None = None, run: Literal[True] = True) -> None: ...
+
+
+@overload
+def main(args: Sequence[str] | None = None, *, run: Literal[False]) -> "TrainingCLI": ...
+
+
+def main(args: Sequence[str] | None = None, run: bool = True) -> "TrainingCLI | None":
+    """Runs a command; the entry point of ``lit-trainer`` and ``python -m lit_trainer``.
+
+    Args:
+        args: What would stand after ``lit-trainer``; that of this process if None.
+        run: Whether the command runs. Without, the objects it would work with are returned: `trainer`, `model`,
+            `datamodule` and `config`; the command ``fit`` may be left out then.
+
+    Raises:
+        ValueError: With ``run=False``, for a mistake in the arguments, of which the command line prints one line.
+    """
+    given = list(sys.argv[1:] if args is None else args)
+    if not run:
+        return _prepare(given)
+    try:
+        _run(given)
+    except Exception as error:
+        if os.environ.get(SHOW_TRACEBACK) or not is_mistake(error):
+            raise
+        _tell(error)
+        sys.exit(2)
+    return None
+
+
+def _run(given: list[str]) -> None:
+    if not given or given[0] in ("-h", "--help", "help"):
+        print(_HELP, end="")
+    elif given[0] == "--version":
+        print(f"lit_trainer {__version__}")
+    else:
+        command, *rest = given
+        _check_is_command(command)
+        from lit_trainer.training_cli import TrainingCLI
+
+        TrainingCLI(command, rest).run()
+
+
+def _prepare(given: list[str]) -> "TrainingCLI":
+    command, *rest = given if given and not given[0].startswith("-") else ["fit", *given]
+    _check_is_command(command)
+    from lit_trainer.training_cli import TrainingCLI
+
+    try:
+        return TrainingCLI(command, rest)
+    except SystemExit as end:  # how argparse ends after --help or --print_config
+        raise ValueError("these arguments only print something, so that there is nothing to return") from end
+
+
+def _check_is_command(name: str) -> None:
+    if name in COMMANDS:
+        return
+    close = difflib.get_close_matches(name, COMMANDS, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(COMMANDS)}"
+    if name.startswith("-"):
+        raise ValueError(f"a command must come first, before {name}; {hint}")
+    raise ValueError(f"there is no command {name}; {hint}")
+
+
+def is_mistake(error: Exception) -> bool:
+    """Tells whether an error is the user's mistake rather than a fault of the program.
+
+    By convention that is a `ValueError` that this package raises itself, and what Lightning calls a misconfiguration.
+    """
+    if any(cls.__name__ == "MisconfigurationException" for cls in type(error).__mro__):
+        return True
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    module = str(trace.tb_frame.f_globals.get("__name__")) if trace is not None else ""
+    return isinstance(error, ValueError) and module.split(".")[0] == "lit_trainer"
+
+
+def _tell(error: Exception) -> None:
+    """Prints a mistake in one line, once on each machine: all its processes see the same files and settings."""
+    if int(os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or 0) == 0:
+        print(f"lit-trainer: error: {' '.join(str(error).split())}", file=sys.stderr)

@@ -1,0 +1,214 @@
+"""The commands that need a model: settings from files and flags, objects from settings, and what each command does."""
+
+import logging
+import pydoc
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from lightning.pytorch.plugins import Precision
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+from lightning.pytorch.trainer.states import TrainerStatus
+from lightning.pytorch.utilities.model_helpers import is_overridden
+
+from lit_trainer import __version__
+from lit_trainer.cli import COMMANDS
+from lit_trainer.parsing import SettingsError, SettingsParser
+from lit_trainer.runtime.checkpoint_files import AtomicCheckpointIO
+from lit_trainer.runtime.checkpoint_paths import ExplicitCheckpointConnector, find_checkpoint, run_of
+from lit_trainer.runtime.run_folder import RunCSVLogger, RunFolder, RunTensorBoardLogger
+from lit_trainer.saved_settings import SaveSettings, differences
+from lit_trainer.tasks.base import Task
+from lit_trainer.terminal import set_up_terminal
+
+_log = logging.getLogger(__name__)
+
+TRAINER_DEFAULTS = {
+    "default_root_dir": "runs",
+    "use_distributed_sampler": False,  # the data module deals rows to ranks; Lightning would put its own sampler in
+}
+
+
+class TrainingCLI(LightningCLI):
+    """A command with the objects it works with.
+
+    All commands have the same settings, so that the configuration that one saves is understood by the others.
+
+    Args:
+        command: One of `COMMANDS`.
+        args: What follows it on the command line.
+
+    Attributes:
+        trainer: The Trainer.
+        model: The task.
+        datamodule: The data module.
+        config: All settings.
+
+    Raises:
+        SettingsError: For a mistake in the settings.
+    """
+
+    model: Task
+    datamodule: pl.LightningDataModule
+
+    def __init__(self, command: str, args: Sequence[str]) -> None:
+        set_up_terminal()
+        self.command = command
+        super().__init__(
+            Task,
+            pl.LightningDataModule,
+            subclass_mode_model=True,
+            subclass_mode_data=True,
+            trainer_defaults=TRAINER_DEFAULTS,
+            save_config_callback=SaveSettings,
+            parser_class=SettingsParser,
+            parser_kwargs={
+                "prog": f"lit-trainer {command}",
+                "usage": f"lit-trainer {command} [--config FILE ...] [--SETTING VALUE ...]",
+                "description": f"{COMMANDS[command].capitalize()}.",
+                "dump_header": [f"lit_trainer=={__version__}, lightning=={version('lightning')}"],
+            },
+            auto_configure_optimizers=False,
+            # Restoring hyperparameters from a checkpoint would let it win over files and flags.
+            load_from_checkpoint_support=False,
+            args=list(args),
+            run=False,
+        )
+
+    # -- settings ------------------------------------------------------------------------------------------------------
+
+    def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Adds the seed, of which there always is one."""
+        parser.add_argument("--seed_everything", type=int, default=0, help="Seed of everything that is random.")
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Adds what the commands take besides trainer, model and data."""
+        parser.add_argument(
+            "--ckpt_path",
+            type=str | None,
+            default=None,
+            help="Checkpoint to start from: a file, the folder of a run, or best or last of the newest run. Of a "
+            "folder, fit resumes from the last checkpoint and the other commands take the best one.",
+        )
+        parser.add_argument(
+            "--test_after_fit",
+            type=bool,
+            default=True,
+            help="Whether fit ends with a test of the best checkpoint, if there is a test split.",
+        )
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
+        """Parses the arguments; unlike Lightning's own without a look at those of this process."""
+        assert isinstance(args, list)
+        self.config = parser.parse_args(args)
+
+    def _set_seed(self) -> None:
+        pl.seed_everything(self.config.seed_everything, workers=True, verbose=False)
+
+    def before_instantiate_classes(self) -> None:
+        """Refuses what contradicts itself, before anything is loaded."""
+        precision, plugins = self.config.trainer.precision, self.config.trainer.plugins
+        chosen = [path for path in map(_class_path, _as_list(plugins)) if _is_precision(path)]
+        if precision is not None:
+            chosen.insert(0, f"trainer.precision {precision}")
+        if len(chosen) > 1:
+            raise SettingsError(f"precision is set more than once: {' and '.join(chosen)} (trainer.plugins); keep one")
+
+    # -- objects -------------------------------------------------------------------------------------------------------
+
+    def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
+        """Builds the Trainer, with a folder for the run."""
+        settings = self.config_init.trainer
+        try:
+            trainer = super().instantiate_trainer(
+                logger=_loggers(settings.logger, settings.default_root_dir),
+                callbacks=_as_list(settings.callbacks),
+                **kwargs,
+            )
+        except (ValueError, MisconfigurationException) as error:
+            raise SettingsError(f"trainer: {error}") from error
+        ExplicitCheckpointConnector.install(trainer)
+        if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
+            trainer.strategy.checkpoint_io = AtomicCheckpointIO()
+        return trainer
+
+    # -- commands ------------------------------------------------------------------------------------------------------
+
+    def run(self) -> Any:
+        """Runs the command; returns what the Trainer returns, for ``fit`` the metrics of its test if there was one."""
+        checkpoint = self._checkpoint()
+        if self.command == "fit":
+            self.trainer.fit(self.model, datamodule=self.datamodule, ckpt_path=checkpoint)
+            return self._test_best()
+        if checkpoint is None:
+            _log.warning("no ckpt_path: the model is used as model.pretrained has it, without any training")
+        if self.command == "predict":  # what is predicted is written as it comes; nothing is kept in memory
+            return self.trainer.predict(
+                self.model, datamodule=self.datamodule, ckpt_path=checkpoint, return_predictions=False
+            )
+        return getattr(self.trainer, self.command)(self.model, datamodule=self.datamodule, ckpt_path=checkpoint)
+
+    def _checkpoint(self) -> str | None:
+        given = self.config.ckpt_path
+        if given is None:
+            return None
+        path = find_checkpoint(given, "last" if self.command == "fit" else "best", self.config.trainer.default_root_dir)
+        run = run_of(path)
+        if run is not None:
+            parts = ("model", "data") if self.command == "fit" else ("model",)
+            for line in differences(self.parser, self.config, run / "config.yaml", parts):
+                _log.warning("%s", line)
+        return path
+
+    def _test_best(self) -> Any:
+        trainer = self.trainer
+        finished = trainer.state.status == TrainerStatus.FINISHED and not self.config.trainer.fast_dev_run
+        best = best_checkpoint(trainer)
+        if self.config.test_after_fit and finished and best and has_test_split(self.datamodule):
+            return trainer.test(self.model, datamodule=self.datamodule, ckpt_path=best, verbose=False)
+        return None
+
+
+def best_checkpoint(trainer: pl.Trainer) -> str | None:
+    """Returns the checkpoint of the best evaluation; where no metric was watched, the one Lightning calls the best."""
+    callbacks = sorted(trainer.checkpoint_callbacks, key=lambda callback: getattr(callback, "monitor", None) is None)
+    return next((path for callback in callbacks if (path := getattr(callback, "best_model_path", None))), None)
+
+
+def has_test_split(datamodule: pl.LightningDataModule) -> bool:
+    """Tells whether there is something to test on."""
+    tables = getattr(datamodule, "tables", None)
+    if tables is not None:
+        return "test" in tables
+    return is_overridden("test_dataloader", datamodule, pl.LightningDataModule)
+
+
+def _loggers(given: Logger | list[Logger] | bool | None, root: str) -> list[Logger]:
+    """Returns the loggers of a run; the first one is that of the run's folder."""
+    folder = RunFolder(root)
+    if given is None or given is True:
+        return [RunTensorBoardLogger(folder), RunCSVLogger(folder)]
+    loggers: list[Logger] = _as_list(given or None)
+    with_folder = [logger for logger in loggers if isinstance(logger, TensorBoardLogger | CSVLogger)]
+    if loggers and not with_folder:
+        with_folder = [RunCSVLogger(folder)]  # the others have no folder for checkpoints and the like
+    return with_folder + [logger for logger in loggers if logger not in with_folder]
+
+
+def _as_list(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _class_path(plugin: Any) -> str:
+    return str(getattr(plugin, "class_path", plugin))
+
+
+def _is_precision(class_path: str) -> bool:
+    plugin = pydoc.locate(class_path)
+    return isinstance(plugin, type) and issubclass(plugin, Precision)
