@@ -28,7 +28,7 @@ _UNKNOWN = re.compile(
 _ALLOWED = re.compile(r" \(allowed: ([^)]*)\)")
 _REQUIRED = re.compile(r"the following arguments are required: (.*)")
 _IMPORT = re.compile(r"module '.*' has no attribute|No module named|Expected a dot import path string: (.*)")
-_NO_SUBCLASS = re.compile(r"Import path (\S+) does not correspond to a subclass of (\S+)")
+_NO_SUBCLASS = re.compile(r"Import path (?:(\S+) )?does not correspond to a subclass of (\S+)")
 _EXPECTED = re.compile(r"Expected a(?:n)? (<class '[^']*'>|typing\.Literal\[.*\])")
 _UNTOLD = re.compile(r"Expected a <class 'NoneType'>|Expected a path|Not a valid subclass|Expected an instantiatable")
 _SHORT_NAMES = [f"lightning.pytorch.{part}" for part in ("callbacks", "loggers", "strategies", "plugins", "profilers")]
@@ -224,7 +224,8 @@ def _told(way: _Way, reasons: list[str]) -> Mistake:
         path = match[1] or way.owner
         return Mistake(key, f"{key}: {_not_importable(path, way.reason)}", path, path)
     if match := _NO_SUBCLASS.match(way.reason):
-        return Mistake(key, f"{key}: {match[1]} is not a {match[2]}", way.owner, match[1])
+        given = match[1] or way.given
+        return Mistake(key, f"{key}: {given} is not a subclass of {match[2]}", way.owner, given)
     expected = [match[1] for reason in reasons if (match := _EXPECTED.match(reason))]
     if expected and _EXPECTED.match(way.reason):
         return Mistake(
