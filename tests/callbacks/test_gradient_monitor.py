@@ -1,3 +1,4 @@
+import json
 import math
 
 import pytest
@@ -11,6 +12,7 @@ from torch import nn
 from lit_trainer.callbacks.gradient_monitor import GradientMonitor, group_names
 from lit_trainer.optim.optimizer import OptimizerSpec
 from tests.callbacks.toy_task import Batches, quiet_trainer, rows, toy_task
+from tests.callbacks.two_ranks import run_on_two_ranks
 
 # Raised inside Lightning 2.6.6 with torch 2.13.
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
@@ -325,3 +327,29 @@ init_args: {{groups: {groups}, norm_type: .inf, vanishing_below: 1e-8}}"""
         groups[0], r"layer\.(\d+)"
     )
     assert (callback.norm_type, callback.vanishing_below) == (math.inf, 1e-8)
+
+
+ON_TWO_RANKS = """
+import json
+from tests.callbacks.test_gradient_monitor import fit_on_a_part
+
+print("RESULT" + json.dumps(fit_on_a_part(devices=2, strategy="ddp").latest))
+"""
+
+
+def fit_on_a_part(**kwargs):
+    """Trains on this rank's part of two steps of 8 rows; returns the monitor."""
+    monitor = GradientMonitor(GROUPS, update_ratio=True)
+    settings = {"max_epochs": 1, "log_every_n_steps": 1, "gradient_clip_val": 0.05, "use_distributed_sampler": False}
+    trainer = quiet_trainer(".", callbacks=[monitor], **settings, **kwargs)
+    part = slice(trainer.global_rank, None, trainer.world_size)
+    trainer.fit(toy_task(), Batches([batch[part] for batch in rows(2, batch_size=8)]))
+    return monitor
+
+
+@pytest.mark.slow
+def test_every_rank_measures_the_gradient_of_all_ranks(tmp_path):
+    expected = fit_on_a_part().latest
+    assert len(expected) == 12
+    for output in run_on_two_ranks(ON_TWO_RANKS, tmp_path):
+        assert json.loads(output.partition("RESULT")[2]) == pytest.approx(expected, rel=1e-4)

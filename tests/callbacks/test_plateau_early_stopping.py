@@ -1,3 +1,4 @@
+import json
 import math
 
 import pytest
@@ -9,6 +10,7 @@ from lightning.pytorch import Callback
 
 from lit_trainer.callbacks.plateau_early_stopping import PlateauEarlyStopping
 from tests.callbacks.toy_task import ToyTask, quiet_trainer, rows
+from tests.callbacks.two_ranks import run_on_two_ranks
 
 # Raised inside Lightning 2.6.6 with torch 2.13.
 pytestmark = [
@@ -340,3 +342,33 @@ class_path: lit_trainer.callbacks.plateau_early_stopping.PlateauEarlyStopping
 init_args: {monitor: val/f1, mode: max, fluctuation: 0.05, on_nan: ignore}"""
     callback = parser.instantiate(parser.parse_args([f"--callback={text}"])).callback
     assert (callback.mode, callback.fluctuation, callback.on_nan) == ("max", 0.05, "ignore")
+
+
+ON_TWO_RANKS = """
+import json
+from lit_trainer.callbacks.plateau_early_stopping import PlateauEarlyStopping
+from tests.callbacks.test_plateau_early_stopping import Validated
+from tests.callbacks.toy_task import quiet_trainer, rows
+
+results = []
+for name in ("val/loss", "val/f1"):
+    stopping = PlateauEarlyStopping(name, patience=2)
+    trainer = quiet_trainer(".", devices=2, strategy="ddp", max_epochs=6, callbacks=[stopping],
+                            use_distributed_sampler=False)
+    # On rank 0 it is flat from the second value on; on rank 1, which was not synchronised, it improves.
+    task = Validated([9.0, 8.0, 8.0, 8.0, 8.0, 8.0] if trainer.global_rank == 0 else [6.0, 5.0, 4.0, 3.0, 2.0, 1.0])
+    try:
+        trainer.fit(task, rows(4), rows(1))
+        results.append([task.validated, stopping.best])
+    except ValueError as error:
+        results.append(str(error))
+print("RESULT" + json.dumps(results))
+"""
+
+
+@pytest.mark.slow
+def test_all_ranks_decide_alike(tmp_path):
+    for output in run_on_two_ranks(ON_TWO_RANKS, tmp_path):
+        stopped, refused = json.loads(output.partition("RESULT")[2])
+        assert stopped == [[4, 8, 12, 16], 8.0]
+        assert "validation logs no single number as val/f1; it logs val/loss" in refused
