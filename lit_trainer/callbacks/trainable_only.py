@@ -74,8 +74,8 @@ class TrainableOnly(pl.Callback):
         if differing:
             names = ", ".join(differing[:3]) + (", ..." if len(differing) > 3 else "")
             raise ValueError(
-                f"this checkpoint leaves {len(left_out)} frozen weights to the pretrained model, but {len(differing)} of"
-                f" them are not the same in this one ({names}); take the model.pretrained that the run started from"
+                f"this checkpoint leaves {len(left_out)} frozen weights to the pretrained model, but {len(differing)}"
+                f" of them are not the same in this one ({names}); take the model.pretrained that the run started from"
             )
 
     def _checksums_of(self, module: torch.nn.Module) -> dict[str, int]:
@@ -86,6 +86,6 @@ class TrainableOnly(pl.Callback):
         known = self._checksums.get(name, (0, 0, 0))
         if known[:2] != (id(weight), weight._version):
             content = weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-            known = (id(weight), weight._version, zlib.crc32(memoryview(content)))
+            known = (id(weight), weight._version, zlib.crc32(content.data))
             self._checksums[name] = known
         return known[2]
