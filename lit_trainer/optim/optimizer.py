@@ -6,17 +6,18 @@ Every key belongs to one class only as far as it is stated: changing the class n
 import difflib
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from torch import nn
-from torch.optim import Optimizer
+from torch.distributed.tensor import DTensor
+from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from lit_trainer.optim.param_groups import parameter_groups
 
 FUSED_DEVICES = {"cpu", "cuda"}
-"""Where a fused step exists and is faster."""
+"""Where the fused steps of Adam, AdamW and SGD exist and are faster."""
 
 
 @dataclass
@@ -70,24 +71,24 @@ class OptimizerSpec:
             no_decay=self.no_decay,
         )
         kwargs = dict(self.kwargs)
-        if self._is_fused(accepted, groups):
+        if self.fused is True or (self.fused == "auto" and self._can_fuse(cls, groups)):
             kwargs["fused"] = True
-        if "weight_decay" not in accepted:
+        if not _accepts(accepted, "weight_decay"):
             for group in groups:
                 del group["weight_decay"]
-        optimizer = cls(groups, lr=self.lr, **kwargs)
+        optimizer: Optimizer = cls(groups, lr=self.lr, **kwargs)
         optimizer.register_load_state_dict_pre_hook(_by_name_with_own_settings)
         return optimizer
 
     def _check_arguments(self, accepted: Mapping[str, inspect.Parameter]) -> None:
         if own := sorted({"lr", "weight_decay", "fused", "params"} & set(self.kwargs)):
             raise ValueError(f"optimizer.kwargs: {', '.join(own)} is set by the key beside kwargs, not inside it")
-        if any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
-            return
-        if "lr" not in accepted:
+        if not _accepts(accepted, "lr"):
             raise ValueError(f"optimizer.name: {self.name} takes no lr")
+        if self.fused is True and not _accepts(accepted, "fused"):
+            raise ValueError(f"optimizer.fused: {self.name} has no fused step")
         for key in self.kwargs:
-            if key not in accepted:
+            if not _accepts(accepted, key):
                 allowed = sorted(set(accepted) - {"params", "lr", "weight_decay", "fused"})
                 close = difflib.get_close_matches(key, allowed, n=1)
                 hint = f" Did you mean {close[0]}?" if close else ""
@@ -96,28 +97,30 @@ class OptimizerSpec:
                 )
 
     def _weight_decay(self, accepted: Mapping[str, inspect.Parameter]) -> float:
-        if "weight_decay" in accepted:
-            default = accepted["weight_decay"].default
-            return float(default if self.weight_decay is None else self.weight_decay)
-        if self.weight_decay:
+        if self.weight_decay is None:
+            default = accepted["weight_decay"].default if "weight_decay" in accepted else 0.0
+            return float(default) if isinstance(default, int | float) else 0.0
+        if self.weight_decay and not _accepts(accepted, "weight_decay"):
             raise ValueError(f"optimizer.weight_decay: {self.name} has no weight decay, {self.weight_decay} was given")
-        return 0.0
+        return self.weight_decay
 
-    def _is_fused(self, accepted: Mapping[str, inspect.Parameter], groups: list[dict[str, Any]]) -> bool:
-        if self.fused == "auto":
-            parameters = [parameter for group in groups for parameter in group["params"]]
-            return (
-                "fused" in accepted
-                and not (self.kwargs.get("foreach") or self.kwargs.get("differentiable"))
-                and {parameter.device.type for parameter in parameters} <= FUSED_DEVICES
-                and all(parameter.is_floating_point() for parameter in parameters)
-            )
-        if self.fused and "fused" not in accepted:
-            raise ValueError(f"optimizer.fused: {self.name} has no fused step")
-        return self.fused
+    def _can_fuse(self, cls: type[Optimizer], groups: list[dict[str, Any]]) -> bool:
+        parameters = [parameter for group in groups for parameter in group["params"]]
+        is_sharded = any(isinstance(parameter, DTensor) for parameter in parameters)
+        return (
+            issubclass(cls, Adam | AdamW if is_sharded else Adam | AdamW | SGD)
+            and "fused" in inspect.signature(cls).parameters
+            and not (self.kwargs.get("foreach") or self.kwargs.get("differentiable"))
+            and {parameter.device.type for parameter in parameters} <= FUSED_DEVICES
+            and all(parameter.is_floating_point() for parameter in parameters)
+        )
 
 
-def _optimizer_class(path: str) -> Callable[..., Optimizer]:
+def _accepts(accepted: Mapping[str, inspect.Parameter], key: str) -> bool:
+    return key in accepted or any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values())
+
+
+def _optimizer_class(path: str) -> type[Any]:
     module_name, _, class_name = path.rpartition(".")
     if not module_name:
         raise ValueError(f"optimizer.name must be an import path such as torch.optim.AdamW, not {path}")
@@ -138,6 +141,12 @@ def _by_name_with_own_settings(optimizer: Optimizer, saved: dict[str, Any]) -> d
     """
     if not all("param_names" in group for group in saved["param_groups"]):
         return saved
+    if any(len(group["param_names"]) != len(group["params"]) for group in saved["param_groups"]):
+        # A sharded state is sorted into the new groups before it gets here, and is no longer whole.
+        raise ValueError(
+            "a sharded strategy restores an optimizer only with the groups it was saved with: optimizer.layer_decay, "
+            "head_lr, head, no_decay and whether there is weight_decay cannot change for a resume"
+        )
     settings = {"name", "initial_lr", *inspect.signature(type(optimizer)).parameters}
     place_of = {
         name: (place, group)

@@ -8,10 +8,11 @@ from lightning.pytorch import Callback
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.plugins import MixedPrecision
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 
 from lit_trainer.callbacks.gradient_monitor import GradientMonitor, group_names
 from lit_trainer.optim.optimizer import OptimizerSpec
-from tests.callbacks.toy_task import Batches, quiet_trainer, rows, toy_task
+from tests.callbacks.toy_task import Batches, ToyTask, quiet_trainer, rows, toy_task
 from tests.callbacks.two_ranks import run_on_two_ranks
 
 # Raised inside Lightning 2.6.6 with torch 2.13.
@@ -331,10 +332,22 @@ init_args: {{groups: {groups}, norm_type: .inf, vanishing_below: 1e-8}}"""
 
 ON_TWO_RANKS = """
 import json
+from lightning.pytorch.strategies import ModelParallelStrategy
 from tests.callbacks.test_gradient_monitor import fit_on_a_part
 
-print("RESULT" + json.dumps(fit_on_a_part(devices=2, strategy="ddp").latest))
+sharded = ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=1, process_group_backend="gloo")
+print("RESULT" + json.dumps([fit_on_a_part(devices=2, strategy=strategy).latest for strategy in ("ddp", sharded)]))
 """
+
+
+class Sharded(ToyTask):
+    """Shards its layers where the strategy has a mesh for it."""
+
+    def configure_model(self):
+        super().configure_model()
+        if self.device_mesh is not None:
+            for module in (*self.model.layers, self.model):
+                fully_shard(module, mesh=self.device_mesh["data_parallel"])
 
 
 def fit_on_a_part(**kwargs):
@@ -343,13 +356,15 @@ def fit_on_a_part(**kwargs):
     settings = {"max_epochs": 1, "log_every_n_steps": 1, "gradient_clip_val": 0.05, "use_distributed_sampler": False}
     trainer = quiet_trainer(".", callbacks=[monitor], **settings, **kwargs)
     part = slice(trainer.global_rank, None, trainer.world_size)
-    trainer.fit(toy_task(), Batches([batch[part] for batch in rows(2, batch_size=8)]))
+    trainer.fit(Sharded(), Batches([batch[part] for batch in rows(2, batch_size=8)]))
     return monitor
 
 
 @pytest.mark.slow
 def test_every_rank_measures_the_gradient_of_all_ranks(tmp_path):
+    """Under DDP, and where each rank holds only a shard of it."""
     expected = fit_on_a_part().latest
     assert len(expected) == 12
     for output in run_on_two_ranks(ON_TWO_RANKS, tmp_path):
-        assert json.loads(output.partition("RESULT")[2]) == pytest.approx(expected, rel=1e-4)
+        for latest in json.loads(output.partition("RESULT")[2]):
+            assert latest == pytest.approx(expected, rel=1e-4)

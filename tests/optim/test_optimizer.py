@@ -88,6 +88,7 @@ def test_arguments_reach_the_class():
 def test_a_class_that_takes_anything_gets_it():
     optimizer = OptimizerSpec(name=f"{__name__}.TakesAnything", kwargs={"inertia": 0.5}).build(Model())
     assert optimizer.param_groups[0]["momentum"] == 0.5
+    assert {group["weight_decay"] for group in optimizer.param_groups} == {0.0}
 
 
 @pytest.mark.parametrize(
@@ -203,6 +204,15 @@ def test_a_state_without_names_loads_as_torch_loads_it():
     optimizer = OptimizerSpec(name="torch.optim.Adam").build(model)
     optimizer.load_state_dict(plain.state_dict())
     assert optimizer.state[model.head.bias]["step"] == 1
+
+
+def test_a_state_that_was_torn_apart_is_refused():
+    """As a sharded strategy leaves it when the grouping changed."""
+    optimizer = OptimizerSpec().build(Model())
+    state = optimizer.state_dict()
+    state["param_groups"][0]["params"].pop()
+    with pytest.raises(ValueError, match="a sharded strategy restores an optimizer only with the groups it was saved"):
+        optimizer.load_state_dict(state)
 
 
 def test_it_is_set_from_the_command_line():
