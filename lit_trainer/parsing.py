@@ -1,6 +1,7 @@
 """The parser of all settings: jsonargparse, with one clear line for each mistake."""
 
 from collections.abc import Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -10,6 +11,9 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.cli import LightningArgumentParser
 
 from lit_trainer.mistakes import did_you_mean, find_mistake, with_allowed
+
+# Lightning's Timer has an enumeration as the default of an argument that is text, which would not be written otherwise.
+yaml.SafeDumper.add_multi_representer(Enum, lambda dumper, member: dumper.represent_data(member.value))
 
 
 class SettingsError(ValueError):

@@ -47,7 +47,7 @@ def settings_text(parser: ArgumentParser, settings: Namespace, **replaced: Any) 
     settings = settings.clone()
     for key, value in replaced.items():
         settings[key] = value
-    return str(parser.dump(settings, skip_none=False, skip_validation=True))
+    return str(parser.dump(settings, skip_unset=False))
 
 
 def _write(folder: Path, text: str) -> None:

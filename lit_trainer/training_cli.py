@@ -123,9 +123,10 @@ class TrainingCLI(LightningCLI):
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
         """Builds the Trainer, with a folder for the run."""
         settings = self.config_init.trainer
+        self._folder = RunFolder(settings.default_root_dir)
         try:
             trainer = super().instantiate_trainer(
-                logger=_loggers(settings.logger, settings.default_root_dir),
+                logger=_loggers(settings.logger, self._folder),
                 callbacks=_as_list(settings.callbacks),
                 **kwargs,
             )
@@ -140,17 +141,22 @@ class TrainingCLI(LightningCLI):
 
     def run(self) -> Any:
         """Runs the command; returns what the Trainer returns, for ``fit`` the metrics of its test if there was one."""
-        checkpoint = self._checkpoint()
+        try:
+            return self._run_on(self._checkpoint())
+        except BaseException:
+            self._folder.release()
+            raise
+
+    def _run_on(self, checkpoint: str | None) -> Any:
+        objects: dict[str, Any] = {"model": self.model, "datamodule": self.datamodule, "ckpt_path": checkpoint}
         if self.command == "fit":
-            self.trainer.fit(self.model, datamodule=self.datamodule, ckpt_path=checkpoint)
+            self.trainer.fit(**objects)
             return self._test_best()
         if checkpoint is None:
             _log.warning("no ckpt_path: the model is used as model.pretrained has it, without any training")
         if self.command == "predict":  # what is predicted is written as it comes; nothing is kept in memory
-            return self.trainer.predict(
-                self.model, datamodule=self.datamodule, ckpt_path=checkpoint, return_predictions=False
-            )
-        return getattr(self.trainer, self.command)(self.model, datamodule=self.datamodule, ckpt_path=checkpoint)
+            return self.trainer.predict(**objects, return_predictions=False)
+        return getattr(self.trainer, self.command)(**objects)
 
     def _checkpoint(self) -> str | None:
         given = self.config.ckpt_path
@@ -187,9 +193,8 @@ def has_test_split(datamodule: pl.LightningDataModule) -> bool:
     return is_overridden("test_dataloader", datamodule, pl.LightningDataModule)
 
 
-def _loggers(given: Logger | list[Logger] | bool | None, root: str) -> list[Logger]:
+def _loggers(given: Logger | list[Logger] | bool | None, folder: RunFolder) -> list[Logger]:
     """Returns the loggers of a run; the first one is that of the run's folder."""
-    folder = RunFolder(root)
     if given is None or given is True:
         return [RunTensorBoardLogger(folder), RunCSVLogger(folder)]
     loggers: list[Logger] = _as_list(given or None)

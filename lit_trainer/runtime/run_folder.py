@@ -4,6 +4,7 @@ import csv
 import os
 import re
 import sys
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
@@ -19,8 +20,7 @@ _JOB_FILE = "slurm_job.txt"
 class RunFolder:
     """The next free ``version_N`` of a root folder.
 
-    It is made at first use, so that a run that fails before it has anything to write leaves nothing behind. A SLURM job
-    that was queued again gets the folder back that the same command had before.
+    It is made at first use. A SLURM job that was queued again gets the folder back that the same command had before.
 
     Args:
         root: Where the folders of runs are.
@@ -43,6 +43,13 @@ class RunFolder:
         if job:
             (folder / _JOB_FILE).write_text(job, encoding="utf-8")
         return folder
+
+    def release(self) -> None:
+        """Gives back a folder in which nothing was written, so that a run that could not begin leaves none behind."""
+        folder = self.__dict__.pop("path", self.root)
+        if folder != self.root:
+            with suppress(OSError):  # it is not empty
+                folder.rmdir()
 
 
 def _claim(root: Path) -> Path:
