@@ -1,0 +1,104 @@
+"""The promise, on whole runs: the same training on any split of the hardware and after being killed.
+
+Class weights, weighted sampling, rows of different lengths, a fifth of the labels ignored and a short last step; in
+float64, so that only rounding in its last digits may differ.
+"""
+
+import json
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.tasks import runs
+
+RUNS = Path(runs.__file__)
+SPLITS = {
+    "1 x 4": {"accumulate": 4},
+    "1 x 5": {"accumulate": 5},
+    "2 ranks": {"ranks": 2},
+    "2 ranks x 4": {"ranks": 2, "accumulate": 4},
+}
+
+
+@pytest.fixture
+def train(tmp_path, tiny_bert, run_python):
+    """Trains with some settings, on several ranks in processes of their own, and returns what came out."""
+
+    def run(**settings):
+        settings = {"folder": str(tiny_bert), "out": str(tmp_path / "out.pt"), "max_steps": 12, **settings}
+        if settings.get("ranks", 1) == 1:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # Lightning's advice, which is not what is tested
+                runs.run(settings)
+        else:
+            run_python(f"import runpy; runpy.run_path({str(RUNS)!r}, run_name='__main__')", json.dumps(settings))
+        return torch.load(settings["out"]) if "kill_at" not in settings else None
+
+    return run
+
+
+def largest_difference(one, other):
+    return max(float((one[name] - other[name]).abs().max()) for name in one)
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """The runs on one process without accumulation, each made once."""
+    return {}
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize("sizes", ["rows", "tokens"])
+@pytest.mark.parametrize("split", SPLITS)
+def test_any_split_ends_in_the_same_weights(train, whole, split, sizes):
+    settings = {"max_tokens": sizes == "tokens"}
+    if sizes not in whole:
+        whole[sizes] = train(**settings)
+    found = train(**settings, **SPLITS[split])
+    assert found["steps"] == 12
+    assert largest_difference(whole[sizes]["weights"], found["weights"]) < 1e-12
+    assert found["losses"] == pytest.approx(whole[sizes]["losses"], rel=1e-10)
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize("num_rows", [75, 5, 2])
+def test_any_number_of_ranks_scores_every_row_once_with_the_same_metrics(train, num_rows):
+    alone = train(only_test=True, num_eval_rows=num_rows)
+    for ranks in (2, 3):
+        found = train(only_test=True, num_eval_rows=num_rows, ranks=ranks)
+        assert found["rows"].tolist() == list(range(num_rows))
+        assert found["metrics"] == pytest.approx(alone["metrics"], rel=1e-6)
+
+
+KILLS = [
+    # 5 steps make an epoch: in its middle, at its end, at the start of the next, and at the end of training
+    {"accumulate": 1, "num_workers": 0, "validate_every": None},
+    {"accumulate": 3, "num_workers": 2, "validate_every": 1.0},
+    {"accumulate": 1, "num_workers": 2, "validate_every": 2, "max_tokens": True},
+    {"accumulate": 2, "num_workers": 0, "validate_every": 1.0, "max_steps": -1, "max_epochs": 3},
+]
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize("settings", KILLS, ids=str)
+def test_a_run_killed_at_any_step_ends_bit_identical(train, tmp_path, settings):
+    settings = {"dropout": 0.1, "max_steps": 13, **settings}
+    uninterrupted = train(**settings)
+    for step in (1, 4, 5, 6, 10, 12):
+        checkpoint = str(tmp_path / f"{step}.ckpt")
+        train(**settings, kill_at=step, checkpoint=checkpoint)
+        resumed = train(**settings, resume=checkpoint)
+        assert resumed["steps"] == uninterrupted["steps"]
+        assert resumed["losses"] == uninterrupted["losses"][step:], f"killed at step {step}"
+        assert largest_difference(uninterrupted["weights"], resumed["weights"]) == 0, f"killed at step {step}"
+
+
+@pytest.mark.exact
+def test_a_killed_run_on_two_ranks_ends_bit_identical_also_with_other_validations(train, tmp_path):
+    settings = {"ranks": 2, "accumulate": 2, "dropout": 0.1}
+    uninterrupted = train(**settings)
+    train(**settings, kill_at=7, checkpoint=str(tmp_path / "7.ckpt"))
+    resumed = train(**settings, resume=str(tmp_path / "7.ckpt"), validate_every=4)
+    assert largest_difference(uninterrupted["weights"], resumed["weights"]) == 0
