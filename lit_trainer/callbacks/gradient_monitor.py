@@ -11,7 +11,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from lit_trainer.callbacks.step_metrics import is_logging_step, log_step_metrics
-from lit_trainer.optim.gradient_statistics import Statistics, combine, combine_norms, gathered, measure, norms, to_host
+from lit_trainer.optim.gradient_statistics import Statistics, combine, combine_norms, measure, norms, to_host
 from lit_trainer.optim.parameter_names import compiled, matching
 
 
@@ -127,9 +127,11 @@ class GradientMonitor(Callback):
     def _after_step(self, before: dict[str, Tensor], clipped: dict[str, Tensor]) -> dict[str, float]:
         """Returns norms of clipped gradients and update ratios by metric name, in one transfer to the host."""
         weights = {name: self._watched[name].detach() for name in before}
-        updates = {name: weights[name] - old for name, old in before.items()}
+        updates = before  # in place, as the copies are of no further use
+        if updates:
+            torch._foreach_sub_(list(updates.values()), list(weights.values()))
         tensors = [*clipped.values(), *updates.values(), *weights.values()]
-        sizes = iter(to_host(norms([gathered(tensor) for tensor in tensors], self.norm_type))[0])
+        sizes = iter(to_host(norms(tensors, self.norm_type))[0])
         clipped_norms, update_norms, weight_norms = (
             {name: next(sizes) for name in column} for column in (clipped, updates, weights)
         )

@@ -40,7 +40,7 @@ def measure(tensors: Sequence[Tensor], norm_type: float = 2.0) -> list[Statistic
         norm_type: The order of the norm, above 0; at infinity it is the largest magnitude.
     """
     if any(isinstance(tensor, DTensor) for tensor in tensors):
-        return [row for tensor in tensors for row in measure([gathered(tensor)], norm_type)]
+        return [row for tensor in tensors for row in measure([_gathered(tensor)], norm_type)]
     dense = [tensor.to_dense() if tensor.is_sparse else tensor for tensor in tensors]
     extremes = [torch.aminmax(tensor) for tensor in dense]  # on a CPU this is far faster than the infinity norm
     lowest, highest, nonzero, orders = to_host(
@@ -91,7 +91,14 @@ def combine_norms(parts: Sequence[float], norm_type: float = 2.0) -> float:
 
 @torch.no_grad()
 def norms(tensors: Sequence[Tensor], norm_type: float = 2.0) -> list[Tensor]:
-    """Returns the norm of each tensor: 0-d, on its device, float32 (float64 for float64)."""
+    """Returns the norm of each tensor: 0-d, on its device, float32 (float64 for float64).
+
+    Args:
+        tensors: Of any shape, dtype and device. Sharded ones are gathered, one after the other.
+        norm_type: The order of the norm, above 0.
+    """
+    if any(isinstance(tensor, DTensor) for tensor in tensors):
+        return [norm for tensor in tensors for norm in norms([_gathered(tensor)], norm_type)]
     # In half precision the sum of squares overflows long before the values do.
     dtype = None if any(tensor.dtype == torch.float64 for tensor in tensors) else torch.float32
     return list(torch._foreach_norm(list(tensors), norm_type, dtype=dtype)) if tensors else []
@@ -110,7 +117,7 @@ def to_host(*columns: Sequence[Tensor]) -> list[list[float]]:
     return [[next(numbers) for _ in column] for column in columns]
 
 
-def gathered(tensor: Tensor) -> Tensor:
+def _gathered(tensor: Tensor) -> Tensor:
     """Returns the whole of a tensor that is sharded over ranks, and any other as it is."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
