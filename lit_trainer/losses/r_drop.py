@@ -33,7 +33,7 @@ class RDrop(Loss):
             once by itself, has several terms, or a weight that does not follow from the labels.
 
     Source:
-        Liang et al. 2021, "R-Drop: Regularized Dropout for Neural Networks", equations 2 to 4.
+        Liang et al. 2021, "R-Drop: Regularized Dropout for Neural Networks", section 2.
     """
 
     def __init__(self, loss: Loss, alpha: float = 1.0) -> None:

@@ -19,7 +19,7 @@ def kl(p, q):
     return F.kl_div(q.log_softmax(-1), p.log_softmax(-1), log_target=True, reduction="none").sum(-1)
 
 
-def test_it_is_equations_three_and_four_with_the_mean_of_the_losses():
+def test_it_is_the_mean_of_the_losses_and_alpha_times_that_of_both_divergences():
     first, second = LOGITS
     counted = LABELS != -100
     nll = sum(F.cross_entropy(each, LABELS, reduction="sum") for each in LOGITS) / 2
