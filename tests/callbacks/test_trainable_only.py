@@ -104,6 +104,38 @@ def _without_optimizer(path: str) -> str:
     return path
 
 
+class Release(pl.Callback):
+    """Has the encoder train from a step on."""
+
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        pl_module.model.bert.requires_grad_(trainer.global_step >= 3)
+
+
+class AllInOptimizer(FrozenTask):
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.parameters(), lr=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore:.*exists and is not empty")
+@pytest.mark.parametrize("stop_at", [2, 4, 6])
+def test_an_early_checkpoint_loads_after_its_frozen_weights_were_trained(tiny_bert, tmp_path, stop_at):
+    kept = LastCheckpoint(every_n_steps=2, num_kept=9, dirpath=str(tmp_path))
+    reference = AllInOptimizer(tiny_bert)
+    reference.configure_model()
+    pretrained = {name: weight.clone() for name, weight in reference.state_dict().items() if "encoder" in name}
+    task = AllInOptimizer(tiny_bert)
+    callbacks = [Release(), TrainableOnly(), kept]
+    trainer = make_trainer(tmp_path, callbacks, max_steps=stop_at, limit_val_batches=0)
+    trainer.fit(task, TinyData())
+    if stop_at < 6:  # the same over an interruption
+        task = AllInOptimizer(tiny_bert)
+        trainer = make_trainer(tmp_path, callbacks, max_steps=6, limit_val_batches=0)
+        trainer.fit(task, TinyData(), ckpt_path=kept.last_model_path)
+    assert not any(torch.equal(weight, pretrained[n]) for n, weight in task.state_dict().items() if n in pretrained)
+    trainer.test(task, TinyData(), ckpt_path=tmp_path / "last-step=2.ckpt", verbose=False)
+    assert all(torch.equal(weight, pretrained[n]) for n, weight in task.state_dict().items() if n in pretrained)
+
+
 class Freeze(pl.Callback):
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
         if trainer.global_step == 2:
