@@ -37,22 +37,18 @@ def build_once(folder: Path, build: Callable[[Path], None], is_whole: Callable[[
 
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder.parent / f".{folder.name}.lock")
-        lock.acquire()
+        with FileLock(folder.parent / f".{folder.name}.lock"):
+            if not is_whole(folder):
+                with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
+                    fresh = Path(scratch) / "fresh"
+                    fresh.mkdir()  # the scratch folder itself is for its owner alone, the cache may be shared
+                    build(fresh)
+                    _put(fresh, folder, Path(scratch) / "stale", is_whole)
     except OSError as error:
         raise ValueError(
             f"the cache folder {folder.parent} cannot be written ({error.strerror or error}): "
             f"set {LOCATION} to a folder that can"
         ) from error
-    try:
-        if not is_whole(folder):
-            with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
-                fresh = Path(scratch) / "fresh"
-                fresh.mkdir()  # the scratch folder itself is for its owner alone, the cache may be shared
-                build(fresh)
-                _put(fresh, folder, Path(scratch) / "stale", is_whole)
-    finally:
-        lock.release()
 
 
 def _put(fresh: Path, folder: Path, stale: Path, is_whole: Callable[[Path], bool]) -> None:

@@ -1,5 +1,6 @@
 """A folder gets into the cache whole or not at all."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -40,6 +41,14 @@ def test_a_build_that_fails_leaves_nothing(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [".entry.lock"]
     build_once(tmp_path / "entry", write)
     assert is_whole(tmp_path / "entry")
+
+
+def test_a_full_disk_says_how_to_move_the_cache(tmp_path):
+    def fill(folder: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(ValueError, match=r"\(No space left on device\): set LIT_TRAINER_CACHE to a folder that can"):
+        build_once(tmp_path / "entry", fill)
 
 
 def test_what_is_not_whole_is_replaced(tmp_path):

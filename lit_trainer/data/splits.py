@@ -222,13 +222,15 @@ def cut_groups(
     np.add.at(counts, (groups, strata), 1)
     totals = np.maximum(counts.sum(0), 1)
     surplus = -np.outer([1 - sum(shares), *shares], totals)
-    side_of = np.full(len(counts), -1, np.int64)
+    side_of = np.zeros(len(counts), np.int64)
+    is_empty = np.ones(len(surplus), bool)
     for done, group in enumerate(np.lexsort((rng.random(len(counts)), -counts.sum(1)))):
-        empty = np.setdiff1d(np.arange(len(surplus)), side_of)
-        sides = empty if len(counts) - done <= len(empty) else np.arange(len(surplus))
+        last_ones = len(counts) - done <= is_empty.sum()
+        sides = np.flatnonzero(is_empty) if last_ones else np.arange(len(surplus))
         cost = (counts[group] * (counts[group] + 2 * surplus[sides]) / totals).sum(1)
         side = sides[np.argmin(cost)]
         side_of[group] = side
+        is_empty[side] = False
         surplus[side] += counts[group]
     return side_of[groups]
 

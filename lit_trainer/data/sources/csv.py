@@ -85,11 +85,11 @@ class CSVFile(Source):
                 if sorted(names) != sorted(schema.names):
                     raise ValueError(f"{file} has the columns {', '.join(names)}; {files[0]} {', '.join(schema.names)}")
                 while rows := list(itertools.islice(lines, _BATCH)):
-                    columns = dict(zip(names, zip(*rows, strict=True), strict=True))
-                    arrays = [[self._value(name, cell) for cell in columns[name]] for name in schema.names]
-                    yield pa.record_batch(
-                        [pa.array(array, kind) for array, kind in zip(arrays, schema.types, strict=True)], schema=schema
-                    )
+                    cells = dict(zip(names, zip(*rows, strict=True), strict=True))
+                    values = [
+                        pa.array(self._values(name, cells[name]), schema.field(name).type) for name in schema.names
+                    ]
+                    yield pa.record_batch(values, schema=schema)
 
     def _lines(self, file: DataFile, text: Any) -> Iterator[Sequence[str]]:
         """Yields the columns' names and then the values of each row."""
@@ -129,14 +129,14 @@ class CSVFile(Source):
             raise ValueError(f"lists: {file} has no column {', '.join(unknown)}, only {', '.join(names)}")
         return pa.schema({name: pa.list_(pa.string()) if name in self.lists else pa.string() for name in names})
 
-    def _value(self, name: str, cell: str) -> str | list[str] | None:
+    def _values(self, name: str, cells: Sequence[str]) -> Sequence[str | list[str] | None]:
         if self.unescape_html:
-            cell = html.unescape(cell)
+            cells = [html.unescape(cell) for cell in cells]
         if self.strip:
-            cell = cell.strip(self.strip)
+            cells = [cell.strip(self.strip) for cell in cells]
         if name in self.lists:
-            return [entry for part in cell.split(self.lists[name]) if (entry := part.strip())]
-        return cell or None
+            return [[entry for part in cell.split(self.lists[name]) if (entry := part.strip())] for cell in cells]
+        return [cell or None for cell in cells]
 
 
 @contextmanager
