@@ -158,16 +158,19 @@ def _matching(path: FilePath, root: FilePath | None) -> list[DataFile]:
     raise ValueError(f"files: there is no file {whole.name} in {folder.absolute()}{_meant(whole.name, there)}")
 
 
-def _in_zip(path: Path, pattern: str = "*") -> list[DataFile]:
+def _in_zip(path: Path, pattern: str | None = None) -> list[DataFile]:
     """Returns the members of a zip file that a name stands for; without a name, the only one that it has."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = [name for name in archive.namelist() if not name.endswith("/") and "__MACOSX/" not in name]
     except (OSError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} is not a zip file that can be read: {error}") from error
+    if pattern is None:
+        if len(names) != 1:
+            there = ", ".join(sorted(names)[:10]) or "none"
+            raise ValueError(f"files: {path} has the files {there}; set root to it and name one")
+        return [DataFile(path, names[0])]
     matches = [pattern] if pattern in names else sorted(fnmatch.filter(names, pattern))
-    if pattern == "*" and len(names) != 1:
-        raise ValueError(f"files: {path} has the files {', '.join(sorted(names)[:10])}; set root to it and name one")
     if not matches:
         raise ValueError(f"files: there is no file {pattern} in {path}{_meant(pattern, names)}")
     return [DataFile(path, name) for name in matches]

@@ -1,12 +1,11 @@
 """Texts in files, one a row, in folders named for their class."""
 
-import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
-from datasets import DatasetDict
+from datasets import Dataset, DatasetDict
 
 from lit_trainer.data.sources.base import Source
 from lit_trainer.data.sources.files import DataFile, DecodingErrors, check_encoding
@@ -48,26 +47,16 @@ class TextFolders(Source):
             raise ValueError(f"folder: there is no folder {folder.absolute()}")
         inside = sorted(path.name for path in folder.iterdir() if path.is_dir())
         split_names = {name for names in NAMES.values() for name in names}
-        splits = inside if inside and split_names.issuperset(inside) else []
-        return DatasetDict(
-            {
-                split: rows
-                for name in splits or [""]
-                for split, rows in self._load(name or "train", folder / name).items()
-            }
-        )
+        is_split = bool(inside) and split_names.issuperset(inside)
+        folders = {name: folder / name for name in inside} if is_split else {"train": folder}
+        return DatasetDict({split: self._load(split, path) for split, path in folders.items()})
 
-    def _load(self, split: str, folder: Path) -> DatasetDict:
+    def _load(self, split: str, folder: Path) -> Dataset:
         paths = sorted(folder.glob(f"*/{self.pattern}"), key=lambda path: (path.parent.name, path.name))
         names = [path.relative_to(folder).as_posix() for path in paths]
         if not names:
             raise ValueError(f"folder: there are no files <class>/{self.pattern} in {folder}")
-        settings = [
-            type(self).__name__,
-            self.encoding,
-            self.encoding_errors,
-            hashlib.sha256(repr(names).encode()).digest(),
-        ]
+        settings = [type(self).__name__, self.encoding, self.encoding_errors, names]
 
         def read(files: list[DataFile]) -> Iterator[pa.RecordBatch]:
             texts = []
@@ -77,4 +66,4 @@ class TextFolders(Source):
             labels = [name.split("/")[0] for name in names]
             yield from pa.table({"text": texts, "label": labels, "file": names}).to_batches()
 
-        return load_files({split: [DataFile(path) for path in paths]}, settings, read)
+        return load_files({split: [DataFile(path) for path in paths]}, settings, read)[split]

@@ -112,6 +112,14 @@ def test_files_inside_a_zip(tmp_path):
         CSVFile("trian.tsv", root=str(path)).load()
 
 
+def test_all_files_of_a_zip_can_be_taken(tmp_path):
+    path = tmp_path / "rows.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("b.csv", "text\nb\n")
+        archive.writestr("a.csv", "text\na\n")
+    assert columns(CSVFile("*", root=str(path)))["text"] == ["a", "b"]
+
+
 def test_a_zip_with_one_file_is_that_file(tmp_path):
     path = tmp_path / "rows.zip"
     with zipfile.ZipFile(path, "w") as archive:
