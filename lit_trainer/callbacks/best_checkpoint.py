@@ -34,6 +34,7 @@ class BestCheckpoint(ModelCheckpoint):
     Attributes:
         best_model_path: File of the best evaluation so far, empty before the first.
         best_model_score: Its metric.
+        best_metrics: All metrics of that evaluation.
 
     Raises:
         ValueError: If ``mode`` or ``num_kept`` is not one of the allowed values, or, when the first evaluation ends,
@@ -63,10 +64,16 @@ class BestCheckpoint(ModelCheckpoint):
         )
         self.on_write_error = on_write_error
         self._given_dirpath = self.dirpath
+        self._metrics: dict[str, dict[str, float]] = {}
         self._dropped: list[str] = []
         self._wanted: frozenset[str] = frozenset()
         self._is_saving = False
         self._folder_resumed_from: Path | None = None
+
+    @property
+    def best_metrics(self) -> dict[str, float]:
+        """All metrics of the best evaluation so far, by the name they are logged under."""
+        return dict(self._metrics.get(self.best_model_path, {}))
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Settles the folder, the same on every rank."""
@@ -127,6 +134,9 @@ class BestCheckpoint(ModelCheckpoint):
         ranked = self._ranked(scores)
         kept, dropped = ranked[: self.save_top_k], ranked[self.save_top_k :]
         before = self.best_k_models
+        stage = str(self.monitor).split("/")[0]
+        metrics = {key: float(value) for key, value in trainer.callback_metrics.items() if key.split("/")[0] == stage}
+        self._metrics[path] = metrics
         # The new ranking is part of what is saved, so that a resume from this very file knows of it.
         self._rank({name: scores[name] for name in scores if name in kept})
         self.current_score = scores[path]
@@ -147,6 +157,7 @@ class BestCheckpoint(ModelCheckpoint):
     def _rank(self, scores: dict[str, torch.Tensor]) -> None:
         """Sets all that Lightning and its loggers read off the files kept and their scores."""
         self.best_k_models = scores
+        self._metrics = {name: metrics for name, metrics in self._metrics.items() if name in scores}
         ranked = self._ranked(scores)
         self.best_model_path = ranked[0] if ranked else ""
         self.best_model_score = scores[ranked[0]] if ranked else None
@@ -182,7 +193,7 @@ class BestCheckpoint(ModelCheckpoint):
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the best so far and the files that are only there for a resume from an earlier checkpoint."""
-        return {**super().state_dict(), "dropped": list(self._dropped)}
+        return {**super().state_dict(), "dropped": list(self._dropped), "metrics": dict(self._metrics)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes over the best so far.
@@ -201,5 +212,6 @@ class BestCheckpoint(ModelCheckpoint):
                 rank_zero_warn(f"the best checkpoint so far, {name}, is gone; a later evaluation takes its place")
             else:
                 scores[found] = score
+                self._metrics[found] = state_dict["metrics"][name]
         self._rank({name: scores[name] for name in self._ranked(scores)[: self.save_top_k]})
         self._wanted = frozenset(scores)
