@@ -190,11 +190,11 @@ def cut_rows(strata: NDArray[np.int64], shares: Sequence[float], rng: np.random.
     sides = np.zeros(len(strata), np.int64)
     for side, share in enumerate(shares, start=1):
         room = np.array([max(len(rows) - 1, 0) for rows in left])
-        exact = np.minimum(share * sizes, room)
+        exact = np.round(np.minimum(share * sizes, room), 9)  # 0.1 * 30 is a hair above 3
         quota = np.floor(exact).astype(np.int64)
         missing = max(1, round(share * len(strata))) - int(quota.sum())
         by_remainder = np.lexsort((rng.random(len(sizes)), quota - exact))
-        quota[by_remainder[(quota < room)[by_remainder]][: max(missing, 0)]] += 1
+        quota[by_remainder[(quota < exact)[by_remainder]][: max(missing, 0)]] += 1
         for stratum, number in enumerate(quota):
             sides[left[stratum][:number]] = side
             left[stratum] = left[stratum][number:]
