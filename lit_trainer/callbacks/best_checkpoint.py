@@ -188,25 +188,26 @@ class BestCheckpoint(ModelCheckpoint):
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Notes where the checkpoint lies: files of a run that was moved since are beside it."""
-        self._folder_resumed_from = Path(trainer.ckpt_path).parent if trainer.ckpt_path else None
+        """Notes whether a run resumes, and from where: the files of a run that was moved are beside its checkpoint."""
+        resumes = trainer.state.fn == TrainerFn.FITTING and trainer.ckpt_path is not None
+        self._folder_resumed_from = Path(str(trainer.ckpt_path)).parent if resumes else None
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the best so far and the files that are only there for a resume from an earlier checkpoint."""
         return {**super().state_dict(), "dropped": list(self._dropped), "metrics": dict(self._metrics)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes over the best so far.
+        """Takes over the best so far when a run resumes; a test loads weights and does not turn time back.
 
         Args:
             state_dict: What `state_dict` returned.
         """
+        if self._folder_resumed_from is None:
+            return
         self._dropped = list(state_dict["dropped"])
         scores: dict[str, torch.Tensor] = {}
         for name, score in state_dict["best_k_models"].items():
-            places = [Path(name)]
-            if self._folder_resumed_from:
-                places.append(self._folder_resumed_from / Path(name).name)
+            places = [Path(name), self._folder_resumed_from / Path(name).name]
             found = next((str(place) for place in places if place.exists()), None)
             if found is None:
                 rank_zero_warn(f"the best checkpoint so far, {name}, is gone; a later evaluation takes its place")

@@ -139,10 +139,12 @@ class LastCheckpoint(Checkpoint):
         return {"kept": list(self._kept)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on replacing the oldest file.
+        """Goes on replacing the oldest file when a run resumes; a test does not turn time back.
 
         Args:
             state_dict: What `state_dict` returned.
         """
+        if self._trainer is not None and self._trainer.state.fn != TrainerFn.FITTING:
+            return
         self._kept = list(state_dict["kept"])
         self.last_model_path = self._kept[-1] if self._kept else ""

@@ -208,6 +208,15 @@ def test_a_resume_from_the_best_knows_that_it_is_the_best(tiny_bert, tmp_path):
     assert float(best.best_model_score) == pytest.approx(0.9)
 
 
+def test_a_test_of_an_old_checkpoint_does_not_turn_time_back(tiny_bert, tmp_path):
+    best, last = BestCheckpoint("val/f1", "max"), LastCheckpoint(every_n_steps=2, num_kept=9)
+    trainer, task = fit(tiny_bert, tmp_path, best, scores={2: 0.9, 4: 0.1, 6: 0.95, 8: 0.1}, callbacks=[last])
+    state = best.state_dict(), last.state_dict()
+    trainer.test(task, TinyData(), ckpt_path=tmp_path / "checkpoints" / "last-step=2.ckpt", verbose=False)
+    assert (best.state_dict(), last.state_dict()) == state
+    assert best.best_metrics["val/f1"] == pytest.approx(0.95)
+
+
 # -- what can go wrong -------------------------------------------------------------------------------------------------
 
 
