@@ -65,7 +65,7 @@ class PaddingCollator:
         Args:
             columns: What `EncodedRows` fetched.
         """
-        own = {key: torch.as_tensor(columns.pop(key)) for key in (ROW, DRAW, LABELS) if key in columns}
+        own: Batch = {key: torch.as_tensor(columns.pop(key)) for key in (ROW, DRAW, LABELS) if key in columns}
         batch: Batch = dict(
             self.tokenizer.pad(
                 columns,

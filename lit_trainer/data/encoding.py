@@ -11,8 +11,8 @@ import numpy as np
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from lit_trainer.data.plan import Ints
 from lit_trainer.cache import cache_folder
+from lit_trainer.data.plan import Ints
 
 _LENGTH, _LOST = "num_tokens", "num_lost_tokens"
 _NO_LIMIT = 10**6  # a tokenizer without a limit of its own says so by an astronomically large one

@@ -134,7 +134,7 @@ def _loader(
 ) -> DataLoader[Any]:
     return DataLoader(
         rows,
-        batch_sampler=order,  # type: ignore[arg-type]  # any iterable of index lists will do
+        batch_sampler=order,
         collate_fn=collate,
         num_workers=num_workers,
         persistent_workers=num_workers > 0,

@@ -45,10 +45,10 @@ class WeightedSampling:
     def row_weights(
         self, labels: NDArray[Any] | None, names: Sequence[str], columns: Mapping[str, Sequence[Any]]
     ) -> NDArray[np.float64]:
-        """Returns the weight of each row, float64 ``[R]``.
+        """Returns the weight of each row, float64 ``[R]``; 0 where a weight by class meets a row without a label.
 
         Args:
-            labels: int64 ``[R]``, the class of each row.
+            labels: int64 ``[R]``, the class of each row, -100 for none.
             names: Of the classes, C.
             columns: The columns of the data by name.
 
@@ -61,15 +61,15 @@ class WeightedSampling:
             return np.asarray(columns[self.column], dtype=np.float64)
         if labels is None or labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
             raise ValueError("sampling: rows without a single class each can only be weighted by a column")
-        counts = np.bincount(labels, minlength=len(names)).astype(np.float64)
+        labelled = labels >= 0
+        counts = np.bincount(labels[labelled], minlength=len(names)).astype(np.float64)
         if isinstance(self.weights, dict):
             by_class = self._by_name(self.weights, names)
         else:
             power = 0.0 if self.temperature is None else 1 / self.temperature
             with np.errstate(divide="ignore"):
                 by_class = np.where(counts > 0, counts ** (power - 1), 0.0)
-        weights: NDArray[np.float64] = by_class[labels]
-        return weights
+        return np.where(labelled, by_class[labels], 0.0)  # a row without a label has nothing to teach
 
     @staticmethod
     def _by_name(weights: Mapping[str, float], names: Sequence[str]) -> NDArray[np.float64]:

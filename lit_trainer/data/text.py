@@ -66,7 +66,7 @@ class TextData(pl.LightningDataModule):
         checks: What is done about rows that cannot be used.
         predict: The rows to predict, as a source or a file; the test split if not given.
         num_workers: Processes that load ahead on each rank; 0 loads in the training process.
-        seed: Of splits and batches; that of the run if not given.
+        seed: Of the batches; that of the run if not given. The cut into splits has its own.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class TextData(pl.LightningDataModule):
 
     @property
     def baseline_prediction(self) -> NDArray[Any]:
-        """What to predict without reading a text, ``[C]``: each class's share of the training rows, or the mean value."""
+        """What to predict without reading a text, ``[C]``: each class's share of the training rows; or their mean."""
         if self.kind == "regression":
             values = self.rows("train").labels
             assert values is not None
@@ -202,7 +202,7 @@ class TextData(pl.LightningDataModule):
             split: One of train, validation, test and predict.
         """
         if split not in self._rows:
-            table = self._predict_table() if split == "predict" else self.tables[split]
+            table = self.predict_table if split == "predict" else self.tables[split]
             encoded = encode(table, self.text, self.tokenizer, self.max_length)
             if cut := encoded.truncation():
                 _log.info("%s: %s (data.max_length)", split, cut)
@@ -224,9 +224,9 @@ class TextData(pl.LightningDataModule):
         if stage == "fit":
             _log.info("%s", self.report)
             assert self.trainer is not None
-            if self.max_tokens is not None and not self.trainer.reload_dataloaders_every_n_epochs:
+            if self.max_tokens is not None:
                 # Epochs differ in length, and Lightning counts only when it loads.
-                self.trainer.reload_dataloaders_every_n_epochs = 1
+                self.trainer.reload_dataloaders_every_n_epochs = 1  # type: ignore[attr-defined]  # undeclared there
             self._say_how_steps_are_dealt()
 
     def train_dataloader(self) -> StepLoader:
@@ -275,7 +275,9 @@ class TextData(pl.LightningDataModule):
         )
         return _Read(tables, label_map, report)
 
-    def _predict_table(self) -> Dataset:
+    @cached_property
+    def predict_table(self) -> Dataset:
+        """The rows to predict as they are."""
         if self.predict_source is None:
             return self.tables["test"]
         source = self.predict_source

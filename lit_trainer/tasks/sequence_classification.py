@@ -9,6 +9,7 @@ from torchmetrics import Metric
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from lit_trainer.batch import ROW, Batch, model_inputs
+from lit_trainer.decision.rule import DecisionRule
 from lit_trainer.losses.base import Loss
 from lit_trainer.losses.binary_cross_entropy import BinaryCrossEntropy
 from lit_trainer.losses.cross_entropy import CrossEntropy
@@ -32,8 +33,8 @@ class SequenceClassification(Task):
     """Fine-tunes any model of Transformers that has a head for sequence classification.
 
     Binary and multi-class labels are trained by cross-entropy, several labels at once by binary cross-entropy and
-    values by mean squared error, unless another loss is given. Validation and test bring all rows together before any metric
-    is computed, so that a metric has the same value on any number of ranks.
+    values by mean squared error, unless another loss is given. Validation and test bring all rows together before any
+    metric is computed, so that a metric has the same value on any number of ranks.
 
     Args:
         pretrained: The model to start from: a folder, a name on the Hub, or a member of a wheel.
@@ -74,6 +75,16 @@ class SequenceClassification(Task):
         if labelling is None:
             raise ValueError("the task needs a data module that knows the labels (its label_map)")
         return labelling
+
+    @property
+    def decision_rule(self) -> DecisionRule | None:
+        """How labels are decided from logits; None for values."""
+        kind, names = self.labelling.kind, self.labelling.names
+        if kind == "regression":
+            return None
+        if kind == "multi_label":
+            return DecisionRule("multi_label", tuple(names))
+        return DecisionRule("binary" if len(names) == 2 else "multi_class", tuple(names))
 
     def load_model(self) -> PreTrainedModel:
         """Loads the model with a head for the labels and their names in its configuration."""
@@ -189,14 +200,13 @@ class SequenceClassification(Task):
             self.baseline_metrics = {name: float(value) for name, value in found.items()}
 
     def predict_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
-        """Returns ``row`` ``[B]`` (-1 where it does not count) and what `predictions` makes of the logits.
+        """Returns ``row`` ``[B]``, -1 where it does not count, and ``logits`` ``[B, C]``.
 
         Args:
             batch: As the evaluation loader makes it; labels are not needed.
             batch_idx: Its number.
         """
-        logits = self.model(**model_inputs(batch)).logits
-        return {ROW: batch[ROW], "predictions": predictions(self.labelling.kind, logits.float())}
+        return {ROW: batch[ROW], "logits": self.model(**model_inputs(batch)).logits}
 
 
 def _head(model: PreTrainedModel, num_labels: int) -> nn.Linear | None:
