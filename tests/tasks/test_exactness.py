@@ -82,11 +82,12 @@ KILLS = [
 
 
 @pytest.mark.exact
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", KILLS, ids=str)
 def test_a_run_killed_at_any_step_ends_bit_identical(train, tmp_path, settings):
     settings = {"dropout": 0.1, "max_steps": 13, **settings}
     uninterrupted = train(**settings)
-    for step in (1, 4, 5, 6, 10, 12):
+    for step in (4, 5, 6, 12):
         checkpoint = str(tmp_path / f"{step}.ckpt")
         train(**settings, kill_at=step, checkpoint=checkpoint)
         resumed = train(**settings, resume=checkpoint)
@@ -96,6 +97,7 @@ def test_a_run_killed_at_any_step_ends_bit_identical(train, tmp_path, settings):
 
 
 @pytest.mark.exact
+@pytest.mark.slow
 def test_a_killed_run_on_two_ranks_ends_bit_identical_also_with_other_validations(train, tmp_path):
     settings = {"ranks": 2, "accumulate": 2, "dropout": 0.1}
     uninterrupted = train(**settings)
