@@ -3,7 +3,6 @@
 import csv
 import logging
 import os
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,55 +17,16 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lit_trainer.cli import main
 from lit_trainer.runtime.checkpoint_files import AtomicCheckpointIO
 from lit_trainer.tasks.sequence_classification import SequenceClassification
+from tests.tiny_recipe import told, write_recipe
 
 Run = Callable[..., None]
 
 
-@pytest.fixture(scope="session")
-def text_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
 @pytest.fixture
-def recipe(
-    tmp_path: Path, tiny_bert: Path, films: dict[str, list[str]], text_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> Path:
-    """A recipe in the working folder that trains a tiny model on 90 texts: 72, 9 and 9 rows, 3 steps an epoch."""
+def recipe(tmp_path: Path, tiny_bert: Path, films: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LIT_TRAINER_CACHE", str(text_cache))
-    with Path("films.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([("text", "label"), *zip(films["text"], films["label"], strict=True)])
-    checkpoints = "lit_trainer.callbacks"
-    settings = {
-        "model": {
-            "class_path": "lit_trainer.tasks.sequence_classification.SequenceClassification",
-            "init_args": {"pretrained": str(tiny_bert), "optimizer": {"lr": 1e-3}},
-        },
-        "data": {
-            "class_path": "lit_trainer.data.text.TextData",
-            "init_args": {
-                "source": {"class_path": "lit_trainer.data.sources.csv.CSVFile", "init_args": {"files": "films.csv"}},
-                "batch_size": 24,
-            },
-        },
-        "trainer": {
-            "max_epochs": 1,
-            "accelerator": "cpu",
-            "enable_progress_bar": False,
-            "enable_model_summary": False,
-            "default_root_dir": "runs/films",
-            "callbacks": [
-                {
-                    "class_path": f"{checkpoints}.best_checkpoint.BestCheckpoint",
-                    "init_args": {"monitor": "val/loss", "mode": "min"},
-                },
-                {"class_path": f"{checkpoints}.last_checkpoint.LastCheckpoint"},
-            ],
-        },
-    }
-    path = Path("recipe.yaml")
-    path.write_text(yaml.safe_dump(settings, sort_keys=False))
-    return path
+    monkeypatch.setenv("LIT_TRAINER_CACHE", str(tmp_path.parent / "cache"))
+    return write_recipe(tiny_bert, films)
 
 
 @pytest.fixture
@@ -77,17 +37,6 @@ def fit(recipe: Path) -> Run:
         main(["fit", "--config", str(recipe), *args])
 
     return fit
-
-
-def told(capsys: pytest.CaptureFixture[str], *args: str) -> str:
-    """Runs a command that ends with a mistake; returns the one line."""
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as end:
-        main(args)
-    assert end.value.code == 2
-    line = re.fullmatch(r"lit-trainer: error: (.*)\n", capsys.readouterr().err)
-    assert line is not None
-    return line[1]
 
 
 def metrics(run: Path | str) -> list[dict[str, str]]:
