@@ -21,9 +21,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from lit_trainer.batch import LABELS, MICRO_BATCH, STEP_LABELS, Batch
+from lit_trainer.batch import DRAW, EPOCH, LABELS, MICRO_BATCH, STEP_LABELS, Batch
 from lit_trainer.losses.base import Loss
 from lit_trainer.losses.function import FunctionLoss
+from lit_trainer.models import keyed_dropout
+from lit_trainer.models.token_context import TokenContext
 from lit_trainer.optim.optimizer import OptimizerSpec
 from lit_trainer.tasks.normalisation import StepNormaliser
 from lit_trainer.wheel import WheelMember
@@ -42,6 +44,8 @@ class Task(pl.LightningModule, ABC):
         config: Entries of the model's configuration to replace, such as ``{hidden_dropout_prob: 0.2}``.
         gradient_checkpointing: Whether activations are computed again in the backward pass instead of kept.
         compile: Whether the model is compiled.
+        keyed_dropout: Whether dropout is a function of the row, its place in the plan and the layer rather than of a
+            stream of random numbers, so that it is the same on any split of the hardware.
         trust_remote_code: Whether code that comes with the model may run.
     """
 
@@ -55,6 +59,7 @@ class Task(pl.LightningModule, ABC):
         config: dict[str, Any] | None = None,
         gradient_checkpointing: bool = False,
         compile: bool = False,
+        keyed_dropout: bool = True,
         trust_remote_code: bool = False,
     ) -> None:
         super().__init__()
@@ -63,9 +68,11 @@ class Task(pl.LightningModule, ABC):
         self.config = dict(config or {})
         self.gradient_checkpointing = gradient_checkpointing
         self.compile_model = compile
+        self.keyed_dropout = keyed_dropout
         self.trust_remote_code = trust_remote_code
         self.loss = loss if isinstance(loss, Loss) or loss is None else FunctionLoss(loss)
         self._normaliser: StepNormaliser | None = None
+        self._dropout: TokenContext | None = None
         self._step_is_complete = False
         self._num_steps_total: int | None = None
 
@@ -140,6 +147,7 @@ class Task(pl.LightningModule, ABC):
         if getattr(self, "model", None) is not None:
             return
         self.model = self.load_model()
+        self._dropout = keyed_dropout.install(self.model, self.seed) if self.keyed_dropout else None
         if self.loss is None:
             self.loss = self.default_loss()
         if self.compile_model:
@@ -185,6 +193,16 @@ class Task(pl.LightningModule, ABC):
         """Corrects the gradients of a loss whose weight was not known before the forward pass."""
         if self._normaliser is not None and self._step_is_complete:
             self._normaliser.correct_gradients(self.parameters())
+
+    def key_dropout(self, batch: Batch, pass_index: int = 0) -> None:
+        """Tells the model's dropout which rows the next forward pass is for; `compute_outputs` calls it.
+
+        Args:
+            batch: The micro-batch.
+            pass_index: Which of several passes over it.
+        """
+        if self._dropout is not None and self.training:
+            self._dropout.set_rows(batch[EPOCH], batch[DRAW], pass_index)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Scores a batch of the validation split."""

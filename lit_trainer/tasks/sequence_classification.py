@@ -45,6 +45,8 @@ class SequenceClassification(Task):
         config: Entries of the model's configuration to replace, such as ``{hidden_dropout_prob: 0.2}``.
         gradient_checkpointing: Whether activations are computed again in the backward pass instead of kept.
         compile: Whether the model is compiled.
+        keyed_dropout: Whether dropout is a function of the row, its place in the plan and the layer rather than of a
+            stream of random numbers, so that it is the same on any split of the hardware.
         trust_remote_code: Whether code that comes with the model may run.
     """
 
@@ -57,9 +59,12 @@ class SequenceClassification(Task):
         config: dict[str, Any] | None = None,
         gradient_checkpointing: bool = False,
         compile: bool = False,
+        keyed_dropout: bool = True,
         trust_remote_code: bool = False,
     ) -> None:
-        super().__init__(pretrained, loss, optimizer, config, gradient_checkpointing, compile, trust_remote_code)
+        super().__init__(
+            pretrained, loss, optimizer, config, gradient_checkpointing, compile, keyed_dropout, trust_remote_code
+        )
         self._own_metrics = dict(metrics or {})
         self._table = ScoreTable()
         self._features: Tensor | None = None
@@ -139,8 +144,9 @@ class SequenceClassification(Task):
         assert self.loss is not None
         inputs = model_inputs(batch)
         outputs: list[dict[str, Any]] = []
-        for _ in range(self.loss.passes):
+        for pass_index in range(self.loss.passes):
             self._features = None
+            self.key_dropout(batch, pass_index)
             output = {"logits": self.model(**inputs).logits}
             if self._features is not None:
                 output["features"] = _of_rows(self._features, inputs)

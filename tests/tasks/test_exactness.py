@@ -1,7 +1,7 @@
 """The promise, on whole runs: the same training on any split of the hardware and after being killed.
 
-Class weights, weighted sampling, rows of different lengths, a fifth of the labels ignored and a short last step; in
-float64, so that only rounding in its last digits may differ.
+Dropout, class weights, weighted sampling, rows of different lengths, a fifth of the labels ignored and a short last
+step; in float64, so that only rounding in its last digits may differ.
 """
 
 import json
@@ -27,7 +27,7 @@ def train(tmp_path, tiny_bert, run_python):
     """Trains with some settings, on several ranks in processes of their own, and returns what came out."""
 
     def run(**settings):
-        settings = {"folder": str(tiny_bert), "out": str(tmp_path / "out.pt"), "max_steps": 12, **settings}
+        settings = {"folder": str(tiny_bert), "out": str(tmp_path / "out.pt"), "max_steps": 12, "dropout": 0.1, **settings}
         if settings.get("ranks", 1) == 1:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # Lightning's advice, which is not what is tested
@@ -53,13 +53,13 @@ def whole():
 @pytest.mark.parametrize("sizes", ["rows", "tokens"])
 @pytest.mark.parametrize("split", SPLITS)
 def test_any_split_ends_in_the_same_weights(train, whole, split, sizes):
-    settings = {"max_tokens": sizes == "tokens"}
+    settings = {"max_tokens": sizes == "tokens", "max_steps": 50}
     if sizes not in whole:
         whole[sizes] = train(**settings)
     found = train(**settings, **SPLITS[split])
-    assert found["steps"] == 12
-    assert largest_difference(whole[sizes]["weights"], found["weights"]) < 1e-12
-    assert found["losses"] == pytest.approx(whole[sizes]["losses"], rel=1e-10)
+    assert found["steps"] == 50
+    assert largest_difference(whole[sizes]["weights"], found["weights"]) < 1e-9
+    assert found["losses"] == pytest.approx(whole[sizes]["losses"], rel=1e-9)
 
 
 @pytest.mark.exact
@@ -85,7 +85,7 @@ KILLS = [
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", KILLS, ids=str)
 def test_a_run_killed_at_any_step_ends_bit_identical(train, tmp_path, settings):
-    settings = {"dropout": 0.1, "max_steps": 13, **settings}
+    settings = {"max_steps": 13, **settings}
     uninterrupted = train(**settings)
     for step in (4, 5, 6, 12):
         checkpoint = str(tmp_path / f"{step}.ckpt")
@@ -99,7 +99,7 @@ def test_a_run_killed_at_any_step_ends_bit_identical(train, tmp_path, settings):
 @pytest.mark.exact
 @pytest.mark.slow
 def test_a_killed_run_on_two_ranks_ends_bit_identical_also_with_other_validations(train, tmp_path):
-    settings = {"ranks": 2, "accumulate": 2, "dropout": 0.1}
+    settings = {"ranks": 2, "accumulate": 2}
     uninterrupted = train(**settings)
     train(**settings, kill_at=7, checkpoint=str(tmp_path / "7.ckpt"))
     resumed = train(**settings, resume=str(tmp_path / "7.ckpt"), validate_every=4)
