@@ -10,11 +10,10 @@ def is_dry_run(trainer: pl.Trainer) -> bool:
 
 def ends_run(trainer: pl.Trainer) -> bool:
     """Tells, at the end of a training batch or of the evaluation after it, whether no other batch follows."""
-    if not trainer.fit_loop.epoch_loop.done:
-        return False
     last_step = -1 < trainer.max_steps <= trainer.global_step
     last_epoch = trainer.max_epochs is not None and -1 < trainer.max_epochs <= trainer.current_epoch + 1
-    return trainer.should_stop or last_step or last_epoch
+    stops = trainer.should_stop and trainer.fit_loop._can_stop_early
+    return stops or last_step or (last_epoch and trainer.is_last_batch)
 
 
 def evaluation_follows(trainer: pl.Trainer) -> bool:

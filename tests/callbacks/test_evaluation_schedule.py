@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import lightning.pytorch as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -11,9 +12,23 @@ from lit_trainer.callbacks.evaluation_schedule import EvaluationSchedule
 from tests.callbacks.tiny_task import TinyData, TinyTask, make_trainer
 
 
+class Stop(pl.Callback):
+    """Asks for an end after the evaluation of a step, or where there is none, after the step."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        trainer.should_stop |= trainer.global_step > self.step
+
+    def on_validation_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        trainer.should_stop |= trainer.global_step == self.step
+
+
 def evaluated_steps(folder: Path, root: Path, schedule: EvaluationSchedule, num_batches: int = 12, **kwargs: Any):
     task = TinyTask(folder)
-    trainer = make_trainer(root, [schedule], enable_checkpointing=False, **kwargs)
+    callbacks = [schedule, *kwargs.pop("callbacks", [])]
+    trainer = make_trainer(root, callbacks, enable_checkpointing=False, **kwargs)
     trainer.fit(task, TinyData(num_batches=num_batches))
     return task.evaluated_steps
 
@@ -82,6 +97,19 @@ def test_any_interval_evaluates_each_due_step_once(tiny_bert, tmp_path, every, s
     assert found == sorted({*range(every, steps + 1, every), steps})
 
 
+def test_an_epoch_that_is_limited_ends_where_the_limit_is(tiny_bert, tmp_path):
+    steps = evaluated_steps(tiny_bert, tmp_path, EvaluationSchedule(), max_epochs=2, limit_train_batches=3)
+    assert steps == [3, 6]
+
+
+def test_stopping_before_the_fewest_epochs_are_done_is_no_end(tiny_bert, tmp_path):
+    schedule = EvaluationSchedule(every_n_steps=5)
+    steps = evaluated_steps(
+        tiny_bert, tmp_path, schedule, max_epochs=4, min_epochs=4, num_batches=2, callbacks=[Stop(2)]
+    )
+    assert steps == [5, 8]
+
+
 def test_no_validation_data_is_no_error(tiny_bert, tmp_path):
     assert evaluated_steps(tiny_bert, tmp_path, EvaluationSchedule(2), max_steps=3, limit_val_batches=0) == []
 
@@ -91,16 +119,8 @@ def test_a_dry_run_evaluates_once(tiny_bert, tmp_path):
 
 
 def test_stopping_early_after_an_evaluation_does_not_evaluate_again(tiny_bert, tmp_path):
-    from lightning.pytorch import Callback
-
-    class Stop(Callback):
-        def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-            trainer.should_stop = trainer.global_step == 4
-
-    task = TinyTask(tiny_bert)
-    callbacks = [EvaluationSchedule(every_n_steps=2), Stop()]
-    make_trainer(tmp_path, callbacks, enable_checkpointing=False, max_steps=9).fit(task, TinyData())
-    assert task.evaluated_steps == [2, 4]
+    schedule = EvaluationSchedule(every_n_steps=2)
+    assert evaluated_steps(tiny_bert, tmp_path, schedule, max_steps=9, callbacks=[Stop(4)]) == [2, 4]
 
 
 def test_a_second_schedule_is_refused(tiny_bert, tmp_path):
