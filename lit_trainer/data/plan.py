@@ -5,6 +5,7 @@ Only then is a step dealt. Moving from one process to eight, or from one micro-b
 row, never which rows make the step.
 """
 
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -113,6 +114,21 @@ class StepPlan:
         if self.batch_size is not None:
             return -(-self.num_draws // self.batch_size)
         return len(self.epoch(epoch))
+
+    def describe(self) -> dict[str, int | None]:
+        """Returns as plain data what every step follows from; two plans with the same description are equal."""
+        return {
+            "num_rows": self.num_rows,
+            "batch_size": self.batch_size,
+            "max_tokens": self.max_tokens,
+            "num_draws": self.num_draws,
+            "replacement": int(self.replacement),
+            "shuffle": int(self.shuffle),
+            "bucket_steps": self.bucket_steps,
+            "seed": self.seed,
+            "lengths": None if self.lengths is None else zlib.crc32(self.lengths.tobytes()),
+            "weights": None if self.weights is None else zlib.crc32(self.weights.tobytes()),
+        }
 
     def _plan(self, epoch: int) -> EpochPlan:
         rows = self._draw(np.random.Generator(np.random.Philox(key=[self.seed % 2**64, epoch])))

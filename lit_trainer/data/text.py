@@ -229,6 +229,21 @@ class TextData(pl.LightningDataModule):
                 self.trainer.reload_dataloaders_every_n_epochs = 1  # type: ignore[attr-defined]  # undeclared there
             self._say_how_steps_are_dealt()
 
+    def state_dict(self) -> dict[str, Any]:
+        """Returns what the steps of the training follow from, for a resume to compare."""
+        return {"plan": self.plan.describe()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Says so where a resumed run has other steps than the one it continues."""
+        now, then = self.plan.describe(), state_dict["plan"]
+        changed = [f"{key} was {then.get(key)}, is {now[key]}" for key in now if now[key] != then.get(key)]
+        if changed:
+            _log.warning(
+                "the run that is resumed had other optimizer steps (%s): the rest of its epoch has other rows than it "
+                "would have had",
+                "; ".join(changed),
+            )
+
     def train_dataloader(self) -> StepLoader:
         """Returns this rank's micro-batches, beginning where Lightning says that training stands."""
         trainer = self._attached_trainer()

@@ -9,7 +9,6 @@ What people override, each alone:
 - `configure_optimizers()`: another optimizer than the one in ``optimizer``.
 """
 
-import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -30,7 +29,7 @@ from lit_trainer.optim.optimizer import OptimizerSpec
 from lit_trainer.tasks.normalisation import StepNormaliser
 from lit_trainer.wheel import WheelMember
 
-_log = logging.getLogger(__name__)
+_NUM_MICRO_BATCHES = "num_micro_batches"
 
 
 class Task(pl.LightningModule, ABC):
@@ -203,6 +202,29 @@ class Task(pl.LightningModule, ABC):
         """
         if self._dropout is not None and self.training:
             self._dropout.set_rows(batch[EPOCH], batch[DRAW], pass_index)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Notes how many micro-batches a step has, since Lightning counts those."""
+        checkpoint[_NUM_MICRO_BATCHES] = self.trainer.accumulate_grad_batches
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Counts anew where the run goes on with another number of micro-batches in a step.
+
+        Raises:
+            ValueError: If the checkpoint was not written between two optimizer steps.
+        """
+        then, now = checkpoint.get(_NUM_MICRO_BATCHES), self.trainer.accumulate_grad_batches
+        if then is not None and then != now and "loops" in checkpoint:
+            progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
+            for counts in (progress["total"], progress["current"]):
+                ready = counts["ready"]
+                if ready % then:
+                    raise ValueError(
+                        f"accumulate_grad_batches was {then} and is {now}: that can only change where a step ends, and "
+                        "this checkpoint was written inside one"
+                    )
+                # The others may be one behind: a checkpoint is often written before the batch counts as completed.
+                counts.update({key: ready // then * now - (ready - count) for key, count in counts.items()})
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Scores a batch of the validation split."""

@@ -104,3 +104,15 @@ def test_a_killed_run_on_two_ranks_ends_bit_identical_also_with_other_validation
     train(**settings, kill_at=7, checkpoint=str(tmp_path / "7.ckpt"))
     resumed = train(**settings, resume=str(tmp_path / "7.ckpt"), validate_every=4)
     assert largest_difference(uninterrupted["weights"], resumed["weights"]) == 0
+
+
+@pytest.mark.exact
+def test_a_killed_run_continues_at_the_very_step_on_another_split(train, tmp_path):
+    uninterrupted = train()
+    checkpoint = str(tmp_path / "7.ckpt")
+    train(accumulate=4, kill_at=7, checkpoint=checkpoint)
+    for split in ({}, {"accumulate": 2}, {"ranks": 2}):
+        resumed = train(resume=checkpoint, **split)
+        assert resumed["steps"] == uninterrupted["steps"]
+        assert resumed["losses"] == pytest.approx(uninterrupted["losses"][7:], rel=1e-9)
+        assert largest_difference(uninterrupted["weights"], resumed["weights"]) < 1e-12
