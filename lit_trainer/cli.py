@@ -119,6 +119,14 @@ def is_mistake(error: Exception) -> bool:
 
 
 def _tell(error: Exception) -> None:
-    """Prints a mistake in one line, once on each machine: all its processes see the same files and settings."""
+    """Prints a mistake, once on each machine: all its processes see the same files and settings."""
     if int(os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or 0) == 0:
-        print(f"lit-trainer: error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"lit-trainer: error: {told(error)}", file=sys.stderr)
+
+
+def told(error: Exception) -> str:
+    """Returns what an error says in one line, or in one line for each of several mistakes that it lists."""
+    lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
+    if sum(line.startswith("- ") for line in lines) > 1:
+        return "\n".join(lines)
+    return " ".join(line.removeprefix("- ") for line in lines)

@@ -16,6 +16,7 @@ from lightning.pytorch.trainer.states import TrainerStatus
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from lit_trainer import __version__
+from lit_trainer.callbacks.prediction_writer import PredictionWriter
 from lit_trainer.cli import COMMANDS
 from lit_trainer.parsing import SettingsError, SettingsParser
 from lit_trainer.runtime.checkpoint_files import AtomicCheckpointIO
@@ -87,6 +88,7 @@ class TrainingCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds what the commands take besides trainer, model and data."""
+        parser.add_lightning_class_args(PredictionWriter, "predictions")
         parser.add_argument(
             "--ckpt_path",
             type=str | None,

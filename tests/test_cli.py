@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lit_trainer import __version__
-from lit_trainer.cli import COMMANDS, is_mistake, main
+from lit_trainer.cli import COMMANDS, is_mistake, main, told
 
 HEAVY = {"torch", "lightning", "transformers", "datasets", "numpy", "jsonargparse", "yaml"}
 
@@ -126,6 +126,20 @@ def test_a_mistake_is_a_value_error_of_this_package(module: str, statement: str,
 
 def test_an_error_without_a_traceback_is_no_mistake() -> None:
     assert not is_mistake(ValueError("never raised"))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("one  line", "one line"),
+        ("a long\n   sentence\n\nof Lightning's", "a long sentence of Lightning's"),
+        ("the data has 1 problem:\n- no text", "the data has 1 problem: no text"),
+        ("the data has 2 problems:\n- no text\n- no label", "the data has 2 problems:\n- no text\n- no label"),
+        ("", ""),
+    ],
+)
+def test_each_mistake_is_one_line(text: str, expected: str) -> None:
+    assert told(ValueError(text)) == expected
 
 
 def test_the_installed_command_is_this_one() -> None:
