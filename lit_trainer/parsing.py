@@ -27,6 +27,11 @@ class SettingsParser(LightningArgumentParser):
         # An abbreviated flag would be a misspelt one that nobody notices.
         super().__init__(**{"allow_abbrev": False, "print_config": "--print_config", **kwargs})
 
+    def add_class_arguments(self, *args: Any, **kwargs: Any) -> list[str]:
+        """Adds what a class takes; a text that happens to be the path of a file stays a text and is not read."""
+        added: list[str] = super().add_class_arguments(*args, **{**kwargs, "sub_configs": False})
+        return added
+
     def parse_args(self, args: Sequence[str], *rest: Any, **kwargs: Any) -> Namespace:  # type: ignore[override]
         """Parses flags and the files that they name.
 

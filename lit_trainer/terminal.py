@@ -14,6 +14,7 @@ UNACTIONABLE_WARNINGS = {
     r"The number of training batches .* is smaller than the logging interval": "one number at the end is intended then",
     r"Checkpoint directory .* exists and is not empty": "names hold the step, and a run may go on in its folder",
     r"Experiment logs directory .* exists and is not empty": "a logger of the user's, pointed there on purpose",
+    r"It is recommended to use `self.log\(.*sync_dist=True": "each rank computes the metrics of all rows by itself",
     r"The dirpath has changed from": "a resumed run writes to a folder of its own",
     r"Precision .* is not supported by the model summary": "it counts in 32 bits then, which is what is stored",
     r"`\..*\(ckpt_path=\"best\"\)` is called with Trainer configured with multiple": "paths are resolved beforehand",

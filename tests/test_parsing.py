@@ -60,8 +60,9 @@ class Car:
         colour: Literal["red", "blue"] = "red",
         weight: float | None = None,
         extras: list[Engine] | Engine | None = None,
+        tow: Engine | str | None = None,
     ) -> None:
-        self.engine, self.name, self.wheels, self.extras = engine, name, wheels, extras
+        self.engine, self.name, self.wheels, self.extras, self.tow = engine, name, wheels, extras, tow
 
 
 class Bicycle:
@@ -126,7 +127,7 @@ def told(parser: SettingsParser, args: list[str]) -> str:
         ("car:\n  init_args:\n    nam: y", "line 3: car.nam: Car takes no nam; did you mean name?"),
         (
             "car:\n  init_args:\n    zzz: y",
-            "line 3: car.zzz: Car takes no zzz; it takes engine, name, wheels, colour, weight, extras",
+            "line 3: car.zzz: Car takes no zzz; it takes engine, name, wheels, colour, weight, extras, tow",
         ),
         ("car:\n  init_args:\n    name: 3", "line 3: car.name is 3, but must be text"),
         (
@@ -243,6 +244,17 @@ def test_later_files_win_and_flags_win_over_files(parser: SettingsParser, write)
     assert (built.speed, built.car.engine.power, type(built.car.engine)) == (4, 6, Diesel)
     built = parser.instantiate_classes(parser.parse_args([*flags, "--speed=5", "--car.engine.power=7"]))
     assert (built.speed, built.car.engine.power) == (5, 7)
+
+
+@pytest.mark.parametrize("content", ["", "text,label\n", "a: 1", "class_path: x.Y"])
+def test_a_text_that_is_the_path_of_a_file_stays_a_text(parser: SettingsParser, write, content: str) -> None:
+    flags = write(BASE)
+    Path("rows.csv").write_text(content)
+    built = parser.instantiate_classes(parser.parse_args([*flags, "--car.tow=rows.csv"]))
+    assert built.car.tow == "rows.csv"
+    Path("b.yaml").write_text("car: {init_args: {tow: rows.csv}}")
+    built = parser.instantiate_classes(parser.parse_args([*flags, "--config=b.yaml"]))
+    assert built.car.tow == "rows.csv"
 
 
 def test_lists_are_replaced_or_added_to(parser: SettingsParser, write) -> None:

@@ -18,6 +18,7 @@ from lit_trainer.terminal import UNACTIONABLE_LINES, UNACTIONABLE_WARNINGS, set_
         "The number of training batches (3) is smaller than the logging interval Trainer(log_every_n_steps=50).",
         "Checkpoint directory /a/b exists and is not empty.",
         "Experiment logs directory runs/x exists and is not empty. Previous log files in this directory will be",
+        "It is recommended to use `self.log('val/loss', ..., sync_dist=True)` when logging on epoch level",
         "The dirpath has changed from '/a' to '/b', therefore `best_model_score`",
         "Precision bf16-mixed is not supported by the model summary. ",
         '`.test(ckpt_path="best")` is called with Trainer configured with multiple `ModelCheckpoint` callbacks.',

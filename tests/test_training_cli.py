@@ -3,8 +3,11 @@
 import csv
 import logging
 import os
+import signal
+import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import lightning.pytorch as pl
@@ -323,3 +326,48 @@ def test_early_stopping_of_lightning_can_be_used(recipe: Path) -> None:
     flags = ["--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor=val/loss"]
     callbacks = main(["--config", str(recipe), *flags], run=False).trainer.callbacks
     assert any(isinstance(callback, EarlyStopping) for callback in callbacks)
+
+
+# -- two processes -----------------------------------------------------------------------------------------------------
+
+OVERLAYS = Path(__file__).parent.parent / "configs" / "overlays"
+
+
+def run_on_two_ranks(recipe: Path, *args: str) -> tuple[int, str]:
+    """Fits on two processes; returns the exit code and what all of them wrote to standard error."""
+    command = [sys.executable, "-m", "lit_trainer", "fit", "--config", str(recipe)]
+    overlays = [f"--config={OVERLAYS / name}.yaml" for name in ("ddp", "cpu")]
+    process = subprocess.Popen(
+        [*command, *overlays, *args],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        _, errors = process.communicate(timeout=240)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    return process.returncode, errors
+
+
+@pytest.mark.slow
+def test_two_ranks_share_a_folder_and_say_things_once(recipe: Path) -> None:
+    code, said = run_on_two_ranks(recipe)
+    assert code == 0, said
+    assert [path.name for path in Path("runs/films").iterdir()] == ["version_0"]
+    files = {path.name for path in Path("runs/films/version_0").iterdir()}
+    assert files >= {"config.yaml", "metrics.csv", "checkpoints"}
+    assert said.count("2 ranks x 1 micro-batch, 12 rows in each micro-batch") == 1
+    assert "Warning" not in said
+    assert float(metrics("runs/films/version_0")[-1]["test/loss"]) > 0
+
+
+@pytest.mark.slow
+def test_a_mistake_on_two_ranks_is_told_once(recipe: Path) -> None:
+    recipe.write_text(recipe.read_text().replace("val/loss", "val/los"))
+    code, said = run_on_two_ranks(recipe)
+    assert code == 2
+    assert said.count("lit-trainer: error: BestCheckpoint: monitor is 'val/los'") == 1
+    assert "Traceback" not in said
