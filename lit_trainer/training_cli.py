@@ -7,7 +7,9 @@ from importlib.metadata import version
 from typing import Any
 
 import lightning.pytorch as pl
+from jsonargparse import Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.plugins import Precision
@@ -17,6 +19,8 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from lit_trainer import __version__
 from lit_trainer.callbacks.prediction_writer import PredictionWriter
+from lit_trainer.callbacks.progress_bar import StepProgressBar
+from lit_trainer.callbacks.run_summary import RunSummary
 from lit_trainer.cli import COMMANDS
 from lit_trainer.parsing import SettingsError, SettingsParser
 from lit_trainer.runtime.checkpoint_files import AtomicCheckpointIO
@@ -129,7 +133,7 @@ class TrainingCLI(LightningCLI):
         try:
             trainer = super().instantiate_trainer(
                 logger=_loggers(settings.logger, self._folder),
-                callbacks=_as_list(settings.callbacks),
+                callbacks=_with_standing_callbacks(_as_list(settings.callbacks), settings),
                 **kwargs,
             )
         except (ValueError, MisconfigurationException) as error:
@@ -158,7 +162,9 @@ class TrainingCLI(LightningCLI):
             _log.warning("no ckpt_path: the model is used as model.pretrained has it, without any training")
         if self.command == "predict":  # what is predicted is written as it comes; nothing is kept in memory
             return self.trainer.predict(**objects, return_predictions=False)
-        return getattr(self.trainer, self.command)(**objects)
+        if self.command == "test":
+            return self.trainer.test(**objects, verbose=False)  # the summary is the table
+        return self.trainer.validate(**objects)
 
     def _checkpoint(self) -> str | None:
         given = self.config.ckpt_path
@@ -193,6 +199,18 @@ def has_test_split(datamodule: pl.LightningDataModule) -> bool:
     if tables is not None:
         return "test" in tables
     return is_overridden("test_dataloader", datamodule, pl.LightningDataModule)
+
+
+def _with_standing_callbacks(given: list[pl.Callback], settings: Namespace) -> list[pl.Callback]:
+    """Adds the callbacks that every run has unless it brings its own or does without."""
+    callbacks = list(given)
+    if settings.barebones:
+        return callbacks
+    if settings.enable_progress_bar is not False and not any(isinstance(each, ProgressBar) for each in given):
+        callbacks.append(StepProgressBar())
+    if not any(isinstance(each, RunSummary) for each in given):
+        callbacks.append(RunSummary())
+    return callbacks
 
 
 def _loggers(given: Logger | list[Logger] | bool | None, folder: RunFolder) -> list[Logger]:

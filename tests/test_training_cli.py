@@ -218,7 +218,13 @@ def test_test_and_validate_and_predict_take_the_best_of_a_run(fit: Run) -> None:
         main([command, "--config", f"{run}/config.yaml", "--ckpt_path", run])
         *_, row = metrics(f"runs/films/version_{number}")
         assert row[f"{split}/loss"] == next(old[f"{split}/loss"] for old in expected if old[f"{split}/loss"])
-    main(["predict", "--config", f"{run}/config.yaml", "--ckpt_path", run])
+    Path("mine.csv").write_text("text\nw1 good film\nw2 bad\n")
+    main(["predict", "--config", f"{run}/config.yaml", "--ckpt_path", run, "--data.predict", "mine.csv"])
+    with Path("predictions.csv").open(newline="") as file:
+        assert [(row["text"], row["label"] in ("good", "bad")) for row in csv.DictReader(file)] == [
+            ("w1 good film", True),
+            ("w2 bad", True),
+        ]
 
 
 def test_fit_resumes_from_the_last_checkpoint_of_a_run(fit: Run) -> None:
@@ -326,6 +332,40 @@ def test_early_stopping_of_lightning_can_be_used(recipe: Path) -> None:
     flags = ["--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor=val/loss"]
     callbacks = main(["--config", str(recipe), *flags], run=False).trainer.callbacks
     assert any(isinstance(callback, EarlyStopping) for callback in callbacks)
+
+
+# -- what is always there ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--trainer.enable_progress_bar=true"], ["StepProgressBar", "RunSummary"]),
+        (["--trainer.enable_progress_bar=null"], ["StepProgressBar", "RunSummary"]),
+        ([], ["RunSummary"]),
+        (
+            ["--trainer.enable_progress_bar=null", "--trainer.callbacks+=TQDMProgressBar"],
+            ["TQDMProgressBar", "RunSummary"],
+        ),
+        (["--trainer.callbacks+=lit_trainer.callbacks.run_summary.RunSummary"], ["RunSummary"]),
+    ],
+)
+def test_a_run_has_a_bar_and_a_summary_unless_it_brings_its_own(
+    recipe: Path, flags: list[str], expected: list[str]
+) -> None:
+    callbacks = main(["--config", str(recipe), *flags], run=False).trainer.callbacks
+    names = [type(callback).__name__ for callback in callbacks]
+    assert [name for name in names if "ProgressBar" in name or "Summary" in name] == expected
+
+
+def test_fit_ends_with_a_summary_and_the_next_command(fit: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    fit("--trainer.enable_progress_bar=true")
+    printed = capsys.readouterr()
+    assert "majority" in printed.out
+    run = "runs/films/version_0"
+    assert f"lit-trainer predict --config {run}/config.yaml --ckpt_path {run}" in printed.out
+    assert "3 steps in" in printed.err
+    assert "DataLoader" not in printed.out
 
 
 # -- two processes -----------------------------------------------------------------------------------------------------
