@@ -17,6 +17,7 @@ from typing import Any
 import lightning.pytorch as pl
 import numpy as np
 import torch
+from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -24,8 +25,10 @@ from lit_trainer.batch import DRAW, EPOCH, LABELS, MICRO_BATCH, STEP_LABELS, Bat
 from lit_trainer.losses.base import Loss
 from lit_trainer.losses.function import FunctionLoss
 from lit_trainer.models import keyed_dropout
+from lit_trainer.models.sharding import shard
 from lit_trainer.models.token_context import TokenContext
 from lit_trainer.optim.optimizer import OptimizerSpec
+from lit_trainer.tasks.compatibility import check_checkpointing, check_optimizer, check_strategy
 from lit_trainer.tasks.normalisation import StepNormaliser
 from lit_trainer.wheel import WheelMember
 
@@ -131,8 +134,11 @@ class Task(pl.LightningModule, ABC):
         return steps if trainer.max_steps < 0 else min(steps, trainer.max_steps)
 
     def on_fit_start(self) -> None:
-        """Forgets what another run counted."""
+        """Forgets what another run counted, and refuses settings that do not go together."""
         self._num_steps_total = None
+        assert self.loss is not None
+        check_strategy(self.trainer, self.loss)
+        check_checkpointing(self.trainer, self.model)
 
     @property
     def progress(self) -> float:
@@ -151,10 +157,14 @@ class Task(pl.LightningModule, ABC):
             self.loss = self.default_loss()
         if self.compile_model:
             self.model.compile()
+        if isinstance(self.trainer.strategy, ModelParallelStrategy):
+            shard(self.model, self.device_mesh)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Builds the optimizer over the parameters of the model and of the loss."""
-        return self.optimizer.build(self)
+        optimizer = self.optimizer.build(self)
+        check_optimizer(self.trainer, optimizer)
+        return optimizer
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Computes the loss of one micro-batch, as its share of the optimizer step's mean.

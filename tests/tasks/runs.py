@@ -13,6 +13,7 @@ import lightning.pytorch as pl
 import numpy as np
 import torch
 from datasets import Dataset
+from lightning.pytorch.strategies import ModelParallelStrategy
 from transformers import AutoTokenizer
 
 from lit_trainer.data.collation import EncodedRows, PaddingCollator
@@ -75,8 +76,19 @@ class InFloat64(SequenceClassification):
         self.model.double()
 
 
-class Killed(Exception):
+class KilledError(Exception):
     """The run ends here and now."""
+
+
+def full(value: torch.Tensor) -> torch.Tensor:
+    """A tensor that is spread over ranks, in one piece."""
+    return value.full_tensor() if hasattr(value, "full_tensor") else value
+
+
+def strategy(name: str) -> Any:
+    if name == "fsdp2":
+        return ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=1, save_distributed_checkpoint=False)
+    return name
 
 
 def run(settings: dict[str, Any]) -> None:
@@ -93,7 +105,7 @@ def run(settings: dict[str, Any]) -> None:
     trainer = pl.Trainer(
         accelerator="cpu",
         devices=ranks,
-        strategy="ddp" if ranks > 1 else "auto",
+        strategy=strategy(settings.get("strategy", "ddp" if ranks > 1 else "auto")),
         accumulate_grad_batches=settings.get("accumulate", 1),
         max_steps=settings.get("max_steps", -1),
         max_epochs=settings.get("max_epochs", 1000),
@@ -119,7 +131,7 @@ def run(settings: dict[str, Any]) -> None:
             losses.append(float(trainer.logged_metrics.get("train/loss", float("nan"))))
             if trainer.global_step == settings.get("kill_at"):
                 trainer.save_checkpoint(settings["checkpoint"])
-                raise Killed
+                raise KilledError
 
     trainer.callbacks.append(Losses())
     if settings.get("only_test"):
@@ -127,12 +139,13 @@ def run(settings: dict[str, Any]) -> None:
     else:
         try:
             trainer.fit(task, datamodule=data, ckpt_path=settings.get("resume"))
-        except Killed:
+        except KilledError:
             return
+    weights = {name: full(value).cpu() for name, value in task.model.state_dict().items()}
     if trainer.is_global_zero:
         torch.save(
             {
-                "weights": {name: value.cpu() for name, value in task.model.state_dict().items()},
+                "weights": weights,
                 "metrics": {name: float(value) for name, value in trainer.callback_metrics.items()},
                 "steps": trainer.global_step,
                 "rows": None if task.scores is None else task.scores.rows,

@@ -19,6 +19,7 @@ SPLITS = {
     "1 x 5": {"accumulate": 5},
     "2 ranks": {"ranks": 2},
     "2 ranks x 4": {"ranks": 2, "accumulate": 4},
+    "2 ranks x 2, sharded": {"ranks": 2, "accumulate": 2, "strategy": "fsdp2"},
 }
 
 
@@ -27,7 +28,13 @@ def train(tmp_path, tiny_bert, run_python):
     """Trains with some settings, on several ranks in processes of their own, and returns what came out."""
 
     def run(**settings):
-        settings = {"folder": str(tiny_bert), "out": str(tmp_path / "out.pt"), "max_steps": 12, "dropout": 0.1, **settings}
+        settings = {
+            "folder": str(tiny_bert),
+            "out": str(tmp_path / "out.pt"),
+            "max_steps": 12,
+            "dropout": 0.1,
+            **settings,
+        }
         if settings.get("ranks", 1) == 1:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # Lightning's advice, which is not what is tested
