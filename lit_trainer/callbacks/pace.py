@@ -27,6 +27,11 @@ class Pace:
         self._per_second: float | None = None
 
     @property
+    def num_steps(self) -> int:
+        """Steps since the start."""
+        return self._last_step - self._first_step
+
+    @property
     def seconds(self) -> float:
         """Since the start, evaluations included."""
         return self._now() - self._start
@@ -65,7 +70,6 @@ class Pace:
         Args:
             total: Steps of the whole run.
         """
-        done = self._last_step - self._first_step
-        if total is None or done == 0 or self._last_step >= total:
+        if total is None or self.num_steps == 0 or self._last_step >= total:
             return ""
-        return f"{clock(self.seconds / done * (total - self._last_step))} left"
+        return f"{clock(self.seconds / self.num_steps * (total - self._last_step))} left"

@@ -82,7 +82,7 @@ class StepProgressBar(ProgressBar):
         """Draws the last step."""
         if self._display is not None:
             self._draw_training(trainer)
-            self._display.remark(f"{trainer.global_step} steps in {clock(self._pace.seconds)}")
+            self._display.remark(f"{self._pace.num_steps} steps in {clock(self._pace.seconds)}")
         self._close()
 
     def _draw_training(self, trainer: pl.Trainer) -> None:
