@@ -4,6 +4,7 @@ import difflib
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
 
 from lit_trainer import __version__
@@ -67,6 +68,8 @@ def main(args: Sequence[str] | None = None, run: bool = True) -> "TrainingCLI | 
             raise
         _tell(error)
         sys.exit(2)
+    except KeyboardInterrupt:  # once training is under way, Lightning ends it in good order
+        sys.exit(130)
     return None
 
 
@@ -78,6 +81,8 @@ def _run(given: list[str]) -> None:
     else:
         command, *rest = given
         _check_is_command(command)
+        # For class paths that name a file of the user's own; last, so that it hides nothing that is installed.
+        sys.path.append(str(Path.cwd()))
         from lit_trainer.training_cli import TrainingCLI
 
         TrainingCLI(command, rest).run()

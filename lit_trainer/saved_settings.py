@@ -69,7 +69,13 @@ def differences(parser: ArgumentParser, settings: Namespace, saved: Path, parts:
         parts: The top-level settings that are compared.
     """
     now = yaml.safe_load(settings_text(parser, settings))
-    before = yaml.safe_load(saved.read_text(encoding="utf-8"))
+    try:
+        before = yaml.safe_load(saved.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        before = None
+    if not isinstance(before, dict):
+        yield f"{saved} cannot be read, so that nobody knows whether its settings were the same"
+        return
     for part in parts:
         new, old = (dict(_leaves(part, tree.get(part))) for tree in (now, before))
         for key in sorted(new.keys() | old.keys()):

@@ -132,7 +132,7 @@ class TrainingCLI(LightningCLI):
         self._folder = RunFolder(settings.default_root_dir)
         try:
             trainer = super().instantiate_trainer(
-                logger=_loggers(settings.logger, self._folder),
+                logger=_loggers(settings.logger, self._folder) if not settings.barebones else settings.logger,
                 callbacks=_with_standing_callbacks(_as_list(settings.callbacks), settings),
                 **kwargs,
             )

@@ -92,6 +92,16 @@ def test_the_traceback_is_shown_on_request(monkeypatch: pytest.MonkeyPatch) -> N
         main(["prdict"])
 
 
+def test_an_interrupt_before_training_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(given: list[str]) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lit_trainer.cli._run", interrupt)
+    with pytest.raises(SystemExit) as end:
+        main(["fit"])
+    assert end.value.code == 130
+
+
 def test_without_running_a_mistake_is_a_value_error() -> None:
     with pytest.raises(ValueError, match="there is no command prdict; did you mean predict"):
         main(["prdict"], run=False)

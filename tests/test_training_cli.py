@@ -252,6 +252,15 @@ def test_flags_win_over_the_checkpoint_and_the_difference_is_said(
     assert f"data.eval_batch_size is 12 here, it was 64 in {saved}; this run's wins" in said
 
 
+def test_saved_settings_that_cannot_be_read_stop_nothing(
+    fit: Run, recipe: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fit()
+    Path("runs/films/version_0/config.yaml").write_text("trainer: [")
+    fit("--ckpt_path=last")
+    assert "runs/films/version_0/config.yaml cannot be read, so that nobody knows" in caplog.text
+
+
 def test_an_evaluation_without_a_checkpoint_says_so(recipe: Path, caplog: pytest.LogCaptureFixture) -> None:
     main(["validate", "--config", str(recipe)])
     assert "no ckpt_path: the model is used as model.pretrained has it, without any training" in caplog.text
@@ -326,6 +335,15 @@ def test_no_folder_is_left_behind_by_a_mistake(recipe: Path, capsys: pytest.Capt
     Path("films.csv").unlink()
     assert "there is no file films.csv" in told(capsys, "fit", "--config", str(recipe))
     assert not list(Path("runs").rglob("version_*"))
+
+
+def test_a_barebones_trainer_gets_nothing_that_it_refuses(recipe: Path) -> None:
+    settings = yaml.safe_load(recipe.read_text())
+    settings["trainer"]["callbacks"] = []
+    recipe.write_text(yaml.safe_dump(settings))
+    trainer = main(["--config", str(recipe), "--trainer.barebones=true"], run=False).trainer
+    assert trainer.barebones
+    assert not trainer.loggers
 
 
 def test_early_stopping_of_lightning_can_be_used(recipe: Path) -> None:
