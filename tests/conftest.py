@@ -36,7 +36,9 @@ def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
         name: f"[{name[:-6].upper()}]" for name in ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
     }
     folder = tmp_path_factory.mktemp("tiny_bert")
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=64, **names).save_pretrained(folder)
+    inputs = ["input_ids", "token_type_ids", "attention_mask"]
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=64, model_input_names=inputs, **names)
+    fast.save_pretrained(folder)
     torch.manual_seed(0)
     config = BertConfig(
         vocab_size=len(vocabulary),

@@ -69,7 +69,7 @@ class WeightedSampling:
             power = 0.0 if self.temperature is None else 1 / self.temperature
             with np.errstate(divide="ignore"):
                 by_class = np.where(counts > 0, counts ** (power - 1), 0.0)
-        return np.where(labelled, by_class[labels], 0.0)  # a row without a label has nothing to teach
+        return np.where(labelled, by_class[labels.clip(min=0)], 0.0)  # a row without a label has nothing to teach
 
     @staticmethod
     def _by_name(weights: Mapping[str, float], names: Sequence[str]) -> NDArray[np.float64]:
