@@ -12,6 +12,7 @@ from lit_trainer.runtime.precision import ScaledMixedPrecision
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning"),  # Lightning's own use of a torch function
+    pytest.mark.filterwarnings("ignore:The `srun` command is available"),  # and is not needed here
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),  # a few rows in memory need none
     pytest.mark.filterwarnings("ignore:You.re resuming from a checkpoint that ended"),  # the rows do not matter here
 ]
