@@ -3,6 +3,7 @@
 It is torch's own scaled dot-product attention, except where rows are packed or dropout is keyed.
 """
 
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -11,38 +12,52 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import create_position_bias_mask, sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from lit_trainer.models import unpadded_attention
 from lit_trainer.models.line_dropout import column_words, drop
 from lit_trainer.models.packed_attention import attend
 from lit_trainer.models.packing import Rows, Span, open_to
-from lit_trainer.models.token_context import Site, TokenContext
+from lit_trainer.models.token_context import Site, TokenContext, untraced
 
 NAME = "lit_trainer"
 _SITE = "token_site"
+_packs = False
 
 
-def install(model: nn.Module, context: TokenContext) -> bool:
-    """Makes a model use this attention, if it uses torch's; a saved model does not remember it.
+def install(model: nn.Module, context: TokenContext, instead_of: Collection[str] = ("sdpa",)) -> bool:
+    """Makes a model use this attention; a saved model does not remember it.
 
     Args:
         model: The model.
         context: The model's context.
+        instead_of: The implementations that may be replaced.
 
     Returns:
-        Whether it does now.
+        Whether the model uses it now.
     """
     if not isinstance(model, PreTrainedModel) or not model._can_set_attn_implementation():
         return False
-    if model.config._attn_implementation == NAME:
-        return True
-    if model.config._attn_implementation != "sdpa":
+    if model.config._attn_implementation not in {NAME, *instead_of}:
         return False
     model.set_attn_implementation(NAME)
     for name, module in model.named_modules():
-        if hasattr(module, "is_causal") or "attention" in type(module).__name__.lower():
+        if _SITE not in module.__dict__ and (hasattr(module, "is_causal") or "attention" in _kind(module)):
             setattr(module, _SITE, context.site(name))
     return True
 
 
+def set_packing(is_on: bool) -> None:
+    """Says whether the model that runs now packs its rows, so that no masks need be made for it."""
+    global _packs
+    _packs = is_on
+
+
+def mask(*args: Any, **kwargs: Any) -> Tensor | None:
+    """Makes the mask of a model that runs padded, as for torch's own attention."""
+    made: Tensor | None = None if _packs else sdpa_mask(*args, **kwargs)
+    return made
+
+
+@untraced
 def attention(
     module: nn.Module,
     query: Tensor,
@@ -71,18 +86,26 @@ def attention(
         ``[R, L, H, D]`` or ``[1, T, H, D]``, and no weights.
     """
     site: Site | None = getattr(module, _SITE, None)
+    layout = None if site is None else site.context.now.layout
     words = None
     if dropout and site is not None:
         words = site.words((query.shape[0], query.shape[2]), query.device)
-    if words is None:
-        out, _ = sdpa_attention_forward(
-            module, query, key, value, attention_mask, dropout, scaling, is_causal, **kwargs
-        )
-        return out, None
     scale = query.shape[3] ** -0.5 if scaling is None else scaling
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-    bias = kwargs.get("position_bias")
-    return _padded(query, key, value, attention_mask, bias, words, dropout, scale, causal), None
+    if layout is not None:
+        if unknown := [name for name in ("position_bias", "softcap", "s_aux") if kwargs.get(name) is not None]:
+            raise ValueError(f"attention over packed rows knows no {', '.join(unknown)}")
+        window = kwargs.get("sliding_window")
+        return unpadded_attention.attention(query, key, value, layout, causal, window, scale, words, dropout), None
+    if words is not None:
+        bias = kwargs.get("position_bias")
+        return _padded(query, key, value, attention_mask, bias, words, dropout, scale, causal), None
+    out, _ = sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, is_causal, **kwargs)
+    return out, None
+
+
+def _kind(module: nn.Module) -> str:
+    return type(module).__name__.lower()
 
 
 def _padded(
@@ -137,4 +160,4 @@ def _composed(
 
 
 AttentionInterface.register(NAME, attention)
-AttentionMaskInterface.register(NAME, sdpa_mask)
+AttentionMaskInterface.register(NAME, mask)

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from lit_trainer.models import attention
 from lit_trainer.models.line_dropout import drop
-from lit_trainer.models.token_context import Site, TokenContext
+from lit_trainer.models.token_context import Site, TokenContext, untraced
 
 _log = logging.getLogger(__name__)
 
@@ -33,6 +33,7 @@ class KeyedDropout(nn.Dropout):
         super().__init__(p)
         self.site = site
 
+    @untraced
     def forward(self, input: Tensor) -> Tensor:
         """Returns the input with elements dropped.
 

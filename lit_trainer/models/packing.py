@@ -71,7 +71,8 @@ class Packing:
         self.lengths = [known[row] for row in order]
         self.num_tokens = sum(known)
         self.device = mask.device
-        self._rows: dict[tuple[bool, int | None], Rows] = {}
+        self._real = real
+        self._rows: dict[tuple[bool, int | None, bool], Rows] = {}
         self._index = None if self.num_tokens == num_rows * length else self._indices(real, known, order)
         self.spans: list[Span] = []
         start = 0
@@ -96,10 +97,20 @@ class Packing:
             is_causal: Whether a token sees itself and those before it only.
             window: How many tokens it sees on a side, itself included; None for all.
         """
-        if (is_causal, window) not in self._rows:
+        if (is_causal, window, False) not in self._rows:
             open_keys = [open_to(span.length, is_causal, window, self.device) for span in self.spans]
-            self._rows[is_causal, window] = Rows(self.spans, open_keys)
-        return self._rows[is_causal, window]
+            self._rows[is_causal, window, False] = Rows(self.spans, open_keys)
+        return self._rows[is_causal, window, False]
+
+    def padded_rows(self, is_causal: bool, window: int | None) -> Rows:
+        """Does the same for the padded batch, as one span. Padding looks everywhere, so that no line is empty."""
+        if (is_causal, window, True) not in self._rows:
+            num_rows, length = self.shape
+            pattern = open_to(length, is_causal, window, self.device)
+            real = self._real[:, None, None, :].expand(num_rows, 1, length, length)
+            open_keys = (real if pattern is None else real & pattern) | ~self._real[:, None, :, None]
+            self._rows[is_causal, window, True] = Rows([Span(0, num_rows, length)], [open_keys])
+        return self._rows[is_causal, window, True]
 
     @property
     def max_length(self) -> int:
@@ -108,8 +119,9 @@ class Packing:
 
     @functools.cached_property
     def boundaries(self) -> Tensor:
-        """Where each row begins, and T: int32 ``[R + 1]``, on the host."""
-        return torch.tensor([0, *self.lengths]).cumsum(0).to(torch.int32)
+        """Where each row begins, and T: int32 ``[R + 1]``."""
+        ends = torch.tensor([0, *self.lengths]).cumsum(0).to(torch.int32)
+        return ends.to(self.device, non_blocking=True)
 
     def pack(self, padded: Tensor) -> Tensor:
         """Keeps the real tokens.

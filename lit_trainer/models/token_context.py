@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,13 @@ from lit_trainer.models.keyed_random import fold, odd_words, row_keys, stream_ke
 from lit_trainer.models.packing import Packing
 
 _log = logging.getLogger(__name__)
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 _ATTRIBUTE = "token_context"
+
+
+def untraced(function: _Function) -> _Function:
+    """Keeps a function out of ``torch.compile``: what depends on objects and counters is not to be traced."""
+    return cast(_Function, torch.compiler.disable(function))
 
 
 @dataclass
@@ -51,12 +57,16 @@ class Pass:
             lines: ``(R,)``, ``(R * L,)``, ``(R, L)``, or ``(1, T)`` where rows are packed.
             device: Where the keys are wanted.
         """
-        if self.rows is None:
+        layout = self.layout
+        if layout is None or lines not in {(1, layout.num_tokens), (layout.num_tokens,)}:
+            return self._padded_keys(lines, device)
+        padded = self._padded_keys(layout.shape, device)
+        return None if padded is None else layout.pack(padded.view(layout.shape)).flatten()
+
+    def _padded_keys(self, lines: tuple[int, ...], device: torch.device) -> Tensor | None:
+        if self.rows is None or not self.rows.numel():
             return None
         rows = self.rows.to(device)
-        if self.layout is not None and lines in {(1, self.layout.num_tokens), (self.layout.num_tokens,)}:
-            padded = self.keys(self.layout.shape, device)
-            return None if padded is None else self.layout.pack(padded.view(1, *self.layout.shape)).flatten()
         known = {rows.numel(), rows.numel() if self.mask is None else self.mask.shape[0]}
         if lines[0] % rows.numel() or (len(lines) > 1 and lines[0] not in known):
             return None
@@ -171,6 +181,7 @@ class _Entry:
         self.context = context
         self.checkpointed = [module for module in base.modules() if hasattr(module, "gradient_checkpointing")]
 
+    @untraced
     def __call__(self, base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         mask = argument(base, args, kwargs, "attention_mask")
         now = self.context.now

@@ -1,5 +1,4 @@
 import math
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -17,10 +16,9 @@ needs_library = pytest.mark.skipif(fused_kernels._library() is None, reason="no 
 
 
 @pytest.fixture
-def plain(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the compiled library."""
     monkeypatch.setattr(fused_kernels, "_library", lambda: None)
-    yield
 
 
 def words(count: int, seed: int = 0) -> Tensor:
@@ -153,7 +151,7 @@ def test_drop_at_the_ends() -> None:
     assert (drop(x, words(50), 0.999) != 0).float().mean() < 0.01
 
 
-# What follows looks at masks as numbers: sums of n products of independent standardised masks are normal with variance n.
+# What follows looks at masks as numbers: a sum of n products of independent standardised masks has variance n.
 
 
 def masks(p: float, keys: Tensor, width: int = 256) -> Tensor:
