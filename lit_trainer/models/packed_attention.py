@@ -7,9 +7,11 @@ with their squares.
 Shapes: T tokens, H heads of queries, K heads of keys and values (H is a multiple), D width of a head.
 """
 
+import functools
 from collections.abc import Iterator
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -54,33 +56,36 @@ def attend(
     return out
 
 
-class _Chunk(NamedTuple):
+@dataclass(frozen=True)
+class _Chunk:
     """What one batched product works on: some rows of a span, some of its heads."""
 
     tokens: slice
-    heads: slice
-    queries: slice
+    heads: slice  # of keys
+    queries: slice  # heads of queries
     num_rows: int
     length: int
     open_keys: Tensor | None
+    is_plain: bool  # one row, with as many heads of keys as of queries
 
     def take(self, x: Tensor, heads: slice) -> Tensor:
         """Returns ``[rows * K, queries of a head of keys * length, D]`` of ``[T, heads, D]``."""
-        part = x[self.tokens, heads].view(self.num_rows, self.length, self.num_heads, -1, x.shape[2])
-        return part.permute(0, 2, 3, 1, 4).reshape(self.num_rows * self.num_heads, -1, x.shape[2])
+        part = self._part(x, heads)
+        return part if self.is_plain else part.reshape(-1, part.shape[2] * part.shape[3], part.shape[4])
 
     def put(self, x: Tensor, heads: slice, values: Tensor) -> None:
         """Writes what `take` would return."""
-        part = x[self.tokens, heads].view(self.num_rows, self.length, self.num_heads, -1, x.shape[2])
-        shape = (self.num_rows, self.num_heads, part.shape[3], self.length, x.shape[2])
-        part.permute(0, 2, 3, 1, 4).copy_(values.view(shape))
+        part = self._part(x, heads)
+        part.copy_(values if self.is_plain else values.view(part.shape))
 
-    @property
-    def num_heads(self) -> int:
-        """Heads of keys."""
-        return int(self.heads.stop - self.heads.start)
+    def _part(self, x: Tensor, heads: slice) -> Tensor:
+        part = x[self.tokens, heads]
+        if self.is_plain:
+            return part.transpose(0, 1)
+        num_heads = self.heads.stop - self.heads.start
+        return part.view(self.num_rows, self.length, num_heads, -1, x.shape[2]).permute(0, 2, 3, 1, 4)
 
-    @property
+    @functools.cached_property
     def shape(self) -> tuple[int, int, int, int]:
         """Of the scores: rows, heads of queries, queries, keys."""
         return self.num_rows, self.queries.stop - self.queries.start, self.length, self.length
@@ -92,19 +97,29 @@ class _Chunk(NamedTuple):
         return Mask(tokens[self.tokens].view(self.num_rows, -1), features[self.queries, : self.length], p)
 
 
-def _chunks(rows: Rows, num_heads: int, group: int, most: int) -> Iterator[_Chunk]:
+def _chunks(rows: Rows, query: Tensor, key: Tensor) -> list[_Chunk]:
+    """Returns the chunks of all spans, the same for every layer."""
+    num_heads, group = key.shape[1], query.shape[1] // key.shape[1]
+    if (num_heads, group) not in rows.memo:
+        most = _CPU_SCORES * torch.get_num_threads() if query.device.type == "cpu" else _ACCELERATOR_SCORES
+        rows.memo[num_heads, group] = list(_parted(rows, num_heads, group, most))
+    return cast(list[_Chunk], rows.memo[num_heads, group])
+
+
+def _parted(rows: Rows, num_heads: int, group: int, most: int) -> Iterator[_Chunk]:
     for span, open_keys in zip(rows.spans, rows.open_keys, strict=True):
         size = span.length**2 * group
-        num_rows = max(1, most // (size * num_heads))
+        rows_step = max(1, most // (size * num_heads))
         heads_step = max(1, min(num_heads, most // size))
-        for row in range(0, span.num_rows, num_rows):
-            count = min(num_rows, span.num_rows - row)
+        for row in range(0, span.num_rows, rows_step):
+            count = min(rows_step, span.num_rows - row)
             start = span.start + row * span.length
-            mask = open_keys if open_keys is None or open_keys.shape[0] == 1 else open_keys[row : row + count]
+            tokens = slice(start, start + count * span.length)
+            part = open_keys if open_keys is None or open_keys.shape[0] == 1 else open_keys[row : row + count]
             for head in range(0, num_heads, heads_step):
                 heads = slice(head, min(head + heads_step, num_heads))
                 queries = slice(heads.start * group, heads.stop * group)
-                yield _Chunk(slice(start, start + count * span.length), heads, queries, count, span.length, mask)
+                yield _Chunk(tokens, heads, queries, count, span.length, part, count == group == 1)
 
 
 class _Attend(torch.autograd.Function):
@@ -122,7 +137,7 @@ class _Attend(torch.autograd.Function):
     ) -> Tensor:
         out = query.new_empty(*query.shape[:2], value.shape[2])
         normalisers = []
-        for chunk in _chunks(rows, key.shape[1], query.shape[1] // key.shape[1], _most(query)):
+        for chunk in _chunks(rows, query, key):
             q, k, v = chunk.take(query, chunk.queries), chunk.take(key, chunk.heads), chunk.take(value, chunk.heads)
             scores = torch.bmm(q, k.transpose(1, 2))
             mask = chunk.mask(tokens, features, p)
@@ -138,8 +153,7 @@ class _Attend(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, tokens, features, *normalisers = ctx.saved_tensors
         grads = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
-        chunks = _chunks(ctx.rows, key.shape[1], query.shape[1] // key.shape[1], _most(query))
-        for chunk, lse in zip(chunks, normalisers, strict=True):
+        for chunk, lse in zip(_chunks(ctx.rows, query, key), normalisers, strict=True):
             q, k, v = chunk.take(query, chunk.queries), chunk.take(key, chunk.heads), chunk.take(value, chunk.heads)
             g = chunk.take(grad, chunk.queries)
             scores, wanted = torch.bmm(q, k.transpose(1, 2)), torch.bmm(g, v.transpose(1, 2))
@@ -156,7 +170,3 @@ class _Attend(torch.autograd.Function):
             chunk.put(grads[1], chunk.heads, torch.bmm(d_scores.transpose(1, 2), q))
             chunk.put(grads[2], chunk.heads, torch.bmm(probabilities.transpose(1, 2), g))
         return (*grads, None, None, None, None, None)
-
-
-def _most(query: Tensor) -> int:
-    return _CPU_SCORES * torch.get_num_threads() if query.device.type == "cpu" else _ACCELERATOR_SCORES

@@ -8,8 +8,9 @@ Shapes: R rows, L padded length, T real tokens.
 
 import functools
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,17 +30,20 @@ class Span(NamedTuple):
     length: int
 
 
-class Rows(NamedTuple):
+@dataclass(frozen=True)
+class Rows:
     """How tokens are parted into rows, and who may look at whom.
 
     Attributes:
         spans: Which tokens are rows of which length.
         open_keys: For each span a bool ``[rows or 1, 1, length, length]``, true where a query (third axis) may look at
             a key, or None if it may look everywhere.
+        memo: What the layers that are given the same rows work out once.
     """
 
     spans: Sequence[Span]
     open_keys: Sequence[Tensor | None]
+    memo: dict[Any, Any] = field(default_factory=dict)
 
 
 class Packing:
