@@ -68,7 +68,7 @@ def load_pretrained(
     if gradient_checkpointing:
         if not model.supports_gradient_checkpointing:
             raise ValueError(f"gradient_checkpointing: {type(model).__name__} does not support it")
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.activation_checkpointing_enable({"use_reentrant": False})
     model.train()
     return model
 
