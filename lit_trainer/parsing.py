@@ -57,7 +57,7 @@ class SettingsParser(LightningArgumentParser):
             super().error(message, ex)
         mistake = find_mistake(message)
         flags = list(self.args or [])
-        is_flag = any(flag.split("=")[0].rstrip("+") == f"--{mistake.key}" for flag in flags)
+        is_flag = any(_key(flag) == mistake.key for flag in flags)
         raise SettingsError(mistake.told([] if is_flag else config_files(flags))) from None
 
     def instantiate_classes(self, cfg: Namespace, **kwargs: Any) -> Namespace:
@@ -89,6 +89,11 @@ class SettingsParser(LightningArgumentParser):
         if isinstance(error, ValueError | MisconfigurationException) and not is_ours:
             raise SettingsError(f"{class_type.__name__}: {error}") from error
         raise error
+
+
+def _key(flag: str) -> str:
+    """Returns the key that a flag sets, without the levels that it may leave out."""
+    return flag.partition("=")[0].removeprefix("--").rstrip("+").replace(".init_args", "").replace(".dict_kwargs", "")
 
 
 def config_files(args: Sequence[str]) -> list[Path]:

@@ -10,7 +10,7 @@ from jsonargparse import ArgumentParser, Namespace
 from lightning.pytorch.cli import SaveConfigCallback
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
-SETTINGS_FILE = "config.yaml"
+from lit_trainer.runtime.run_folder import SETTINGS_FILE
 
 
 class SaveSettings(SaveConfigCallback):

@@ -25,7 +25,7 @@ from lit_trainer.cli import COMMANDS
 from lit_trainer.parsing import SettingsError, SettingsParser
 from lit_trainer.runtime.checkpoint_files import AtomicCheckpointIO
 from lit_trainer.runtime.checkpoint_paths import ExplicitCheckpointConnector, find_checkpoint, run_of
-from lit_trainer.runtime.run_folder import RunCSVLogger, RunFolder, RunTensorBoardLogger
+from lit_trainer.runtime.run_folder import SETTINGS_FILE, RunCSVLogger, RunFolder, RunTensorBoardLogger
 from lit_trainer.saved_settings import SaveSettings, differences
 from lit_trainer.tasks.base import Task
 from lit_trainer.terminal import set_up_terminal
@@ -174,7 +174,7 @@ class TrainingCLI(LightningCLI):
         run = run_of(path)
         if run is not None:
             parts = ("model", "data") if self.command == "fit" else ("model",)
-            for line in differences(self.parser, self.config, run / "config.yaml", parts):
+            for line in differences(self.parser, self.config, run / SETTINGS_FILE, parts):
                 _log.warning("%s", line)
         return path
 

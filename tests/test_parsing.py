@@ -198,6 +198,8 @@ def test_a_mistake_on_the_command_line_is_told(parser: SettingsParser, write, fl
 
 def test_a_flag_is_not_blamed_on_the_file_that_sets_the_same(parser: SettingsParser, write) -> None:
     assert told(parser, [*write(BASE), "--speed", "x"]) == "speed is x, but must be a whole number or null"
+    flags = [*write(BASE), "--car.init_args.engine.init_args.power=x"]
+    assert told(parser, flags) == "car.engine.power is x, but must be a whole number"
 
 
 def test_the_file_that_is_wrong_is_named_not_one_that_is_right(parser: SettingsParser, write) -> None:

@@ -11,6 +11,7 @@ import torch
 from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
 
 from lit_trainer.runtime.checkpoint_files import newest_valid
+from lit_trainer.runtime.run_folder import SETTINGS_FILE
 
 _log = logging.getLogger(__name__)
 
@@ -51,9 +52,9 @@ def find_checkpoint(given: str, kind: Kind, root: str | os.PathLike[str]) -> str
 
 
 def run_of(checkpoint: str) -> Path | None:
-    """Returns the folder of the run that a checkpoint file belongs to, if that still has its configuration."""
+    """Returns the folder of the run that a checkpoint file belongs to, if that still has its settings."""
     folder = Path(checkpoint).parent.parent
-    return folder if (folder / "config.yaml").is_file() else None
+    return folder if (folder / SETTINGS_FILE).is_file() else None
 
 
 def _runs(root: Path) -> Iterator[Path]:

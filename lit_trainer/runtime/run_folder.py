@@ -14,6 +14,9 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from lightning.pytorch.utilities import rank_zero_only
 
+SETTINGS_FILE = "config.yaml"
+"""What holds the settings of a run in its folder."""
+
 _JOB_FILE = "slurm_job.txt"
 
 
@@ -34,13 +37,11 @@ class RunFolder:
         """The folder; on all ranks but the first, which alone claims one, the root."""
         if getattr(rank_zero_only, "rank", 0) != 0:
             return self.root
-        job = _slurm_job()
-        if job and int(os.environ.get("SLURM_RESTART_COUNT", 0)) > 0:
-            for file in sorted(self.root.glob(f"version_*/{_JOB_FILE}"), key=lambda file: file.stat().st_mtime):
-                if file.read_text(encoding="utf-8") == job:
-                    return file.parent
+        before = folder_of_job(self.root)
+        if before is not None:
+            return before
         folder = _claim(self.root)
-        if job:
+        if job := _slurm_job():
             (folder / _JOB_FILE).write_text(job, encoding="utf-8")
         return folder
 
@@ -50,6 +51,21 @@ class RunFolder:
         if folder != self.root:
             with suppress(OSError):  # it is not empty
                 folder.rmdir()
+
+
+def folder_of_job(root: str | os.PathLike[str]) -> Path | None:
+    """Returns the folder that this command of this SLURM job had before the job was queued again; None if it was not.
+
+    Args:
+        root: Where the folders of runs are.
+    """
+    job = _slurm_job()
+    if not job or int(os.environ.get("SLURM_RESTART_COUNT") or 0) == 0:
+        return None
+    for file in sorted(Path(root).glob(f"version_*/{_JOB_FILE}"), key=lambda file: file.stat().st_mtime):
+        if file.read_text(encoding="utf-8") == job:
+            return file.parent
+    return None
 
 
 def _claim(root: Path) -> Path:

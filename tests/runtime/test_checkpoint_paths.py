@@ -109,6 +109,7 @@ def test_the_run_of_a_checkpoint_has_its_settings(write) -> None:
     assert run_of("s3://bucket/x.ckpt") is None
 
 
+@pytest.mark.filterwarnings("ignore:The `srun` command is available")  # Slurm is installed, this is no job
 def test_no_checkpoint_of_another_job_is_picked_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = pl.Trainer(default_root_dir=tmp_path, logger=False, enable_checkpointing=False, accelerator="cpu")
     (tmp_path / "hpc_ckpt_3.ckpt").touch()
