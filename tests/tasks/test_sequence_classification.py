@@ -200,8 +200,7 @@ def test_it_trains_with(fit, settings):
 
 
 def test_a_task_needs_data_that_knows_its_labels(tiny_bert):
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), pytest.raises(ValueError, match="needs a data module that knows the labels"):
         warnings.simplefilter("ignore")
         trainer = pl.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, max_steps=1)
-    with pytest.raises(ValueError, match="needs a data module that knows the labels"):
         trainer.fit(SequenceClassification(str(tiny_bert)), torch.utils.data.DataLoader([1]))
