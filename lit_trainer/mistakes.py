@@ -17,6 +17,7 @@ import yaml  # type: ignore[import-untyped]
 
 _KEY = re.compile(r'Parser key "([^"]+)":')
 _CLASS = re.compile(r"Problem with given class_path '([^']+)':")
+_FLAG = re.compile(r"--(\S+): (.*)")
 _UNION = "Does not validate against any of the Union subtypes"
 _GIVEN = re.compile(r"[. ]*Got value: (.*)$")
 _NESTED_FLAG = re.compile(r"NestedArg\(key='[^']*', val='(.*)'\)$")
@@ -189,8 +190,10 @@ def _ways(message: str) -> Iterator[_Way]:
         yield from _ways_of_items(lines)
     else:
         reason = " ".join(text.split())
+        flag = _FLAG.match(reason)
+        keys, reason = ((flag[1],), flag[2]) if flag else ((), reason)
         value = _GIVEN.search(reason)
-        yield _Way(_GIVEN.sub("", reason), given=_plain(value[1]) if value else "")
+        yield _Way(_GIVEN.sub("", reason), keys, given=_plain(value[1]) if value else "")
 
 
 def _ways_of_items(lines: list[str]) -> Iterator[_Way]:

@@ -21,7 +21,6 @@ from lit_trainer import __version__
 from lit_trainer.callbacks.prediction_writer import PredictionWriter
 from lit_trainer.callbacks.progress_bar import StepProgressBar
 from lit_trainer.callbacks.run_summary import RunSummary
-from lit_trainer.cli import COMMANDS
 from lit_trainer.parsing import SettingsError, SettingsParser
 from lit_trainer.runtime.checkpoint_files import AtomicCheckpointIO
 from lit_trainer.runtime.checkpoint_paths import ExplicitCheckpointConnector, find_checkpoint, run_of
@@ -44,7 +43,7 @@ class TrainingCLI(LightningCLI):
     All commands have the same settings, so that the configuration that one saves is understood by the others.
 
     Args:
-        command: One of `COMMANDS`.
+        command: One of fit, validate, test and predict.
         args: What follows it on the command line.
 
     Attributes:
@@ -74,7 +73,8 @@ class TrainingCLI(LightningCLI):
             parser_kwargs={
                 "prog": f"lit-trainer {command}",
                 "usage": f"lit-trainer {command} [--config FILE ...] [--SETTING VALUE ...]",
-                "description": f"{COMMANDS[command].capitalize()}.",
+                "description": "Each setting is a key in a YAML file and a flag; those of a class are shown by "
+                "--model.help CLASS_PATH and the like.",
                 "dump_header": [f"lit_trainer=={__version__}, lightning=={version('lightning')}"],
             },
             auto_configure_optimizers=False,

@@ -189,6 +189,10 @@ def test_a_mistake_in_a_file_is_told_with_its_line(parser: SettingsParser, write
             ["--car.extras+=Timr"],
             "car.extras: there is no class or function Timr; did you mean lightning.pytorch.callbacks.Timer?",
         ),
+        (
+            ["--car.help=FocalLos"],
+            "car.help: there is no class or function FocalLos; did you mean lit_trainer.losses.focal.FocalLoss?",
+        ),
         (["--config"], "argument -c/--config: expected one argument"),
     ],
 )
