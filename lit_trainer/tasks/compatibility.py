@@ -38,14 +38,13 @@ def check_strategy(trainer: pl.Trainer, loss: Loss) -> None:
                 f"trainer.strategy: ddp_comm_hook has no effect on {strategy.root_device.type}; take it out, or train "
                 "on CUDA"
             )
-    if isinstance(strategy, ModelParallelStrategy) and strategy.distributed_sampler_kwargs["num_replicas"] != (
-        trainer.world_size
-    ):
-        raise ValueError(
-            f"trainer.strategy: {strategy.distributed_sampler_kwargs['num_replicas']} of {trainer.world_size} processes "
-            "would see rows of their own, the others share them in tensor parallelism, which the tasks do not do; set "
-            f"data_parallel_size: {trainer.world_size} and tensor_parallel_size: 1"
-        )
+    if isinstance(strategy, ModelParallelStrategy):
+        num_shares, num_ranks = strategy.distributed_sampler_kwargs["num_replicas"], trainer.world_size
+        if num_shares != num_ranks:
+            raise ValueError(
+                f"trainer.strategy: {num_ranks} processes would see {num_shares} different shares of the rows and split "
+                f"layers instead, which the tasks cannot; set data_parallel_size: {num_ranks} and tensor_parallel_size: 1"
+            )
     if strategy.handles_gradient_accumulation and loss.deferred:
         raise ValueError(
             f"{type(strategy).__name__} accumulates gradients itself, so a loss whose weight is known only after the "

@@ -4,12 +4,15 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torchmetrics import Metric
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from lit_trainer.batch import ROW, Batch, model_inputs
+from lit_trainer.decision.comparison import compare
 from lit_trainer.decision.rule import DecisionRule
+from lit_trainer.decision.saved_rules import is_for, read_rule, rule_path
 from lit_trainer.losses.base import Loss
 from lit_trainer.losses.binary_cross_entropy import BinaryCrossEntropy
 from lit_trainer.losses.cross_entropy import CrossEntropy
@@ -20,6 +23,8 @@ from lit_trainer.tasks.base import Task
 from lit_trainer.tasks.metrics import Kind, default_metrics, evaluate, predictions
 from lit_trainer.tasks.scores import Scores, ScoreTable
 from lit_trainer.wheel import WheelMember
+
+_RULE = "decision_rule"
 
 
 class Labelling(Protocol):
@@ -70,6 +75,8 @@ class SequenceClassification(Task):
         self._features: Tensor | None = None
         self.scores: Scores | None = None
         self.baseline_metrics: dict[str, float] | None = None
+        self._rule: DecisionRule | None = None
+        self._loaded_step: int | None = None
 
     # -- the model and its labels ------------------------------------------------------------------------------------
 
@@ -83,13 +90,77 @@ class SequenceClassification(Task):
 
     @property
     def decision_rule(self) -> DecisionRule | None:
-        """How labels are decided from logits; None for values."""
-        kind, names = self.labelling.kind, self.labelling.names
+        """How labels are decided from the logits of the present weights; None for values.
+
+        It can be set. A rule that was fitted for the weights of one step is for those alone: with others, and without
+        a rule, it is the most probable class, or 0.5 and above.
+        """
+        return self._rule_of_weights() or self._default_rule()
+
+    @decision_rule.setter
+    def decision_rule(self, rule: DecisionRule | None) -> None:
+        self._rule = rule
+
+    def rule_at(self, step: int) -> DecisionRule | None:
+        """Returns the rule that was fitted, or set, for the weights of an optimizer step, if there is one.
+
+        Raises:
+            ValueError: If it is for other labels than the data's.
+        """
+        rule = self._rule
+        if rule is None or not is_for(rule, step):
+            return None
+        default = self._default_rule()
+        if default is None or rule.kind != default.kind:
+            there = "values" if default is None else default.kind
+            raise ValueError(f"the decision rule is for {rule.kind}, the data's labels are {there}")
+        rule.check_labels(default.label_names)
+        return rule
+
+    def _rule_of_weights(self) -> DecisionRule | None:
+        return self.rule_at(self.trainer.global_step if self._loaded_step is None else self._loaded_step)
+
+    def _default_rule(self) -> DecisionRule | None:
+        kind, names = self.labelling.kind, tuple(self.labelling.names)
         if kind == "regression":
             return None
         if kind == "multi_label":
-            return DecisionRule("multi_label", tuple(names))
-        return DecisionRule("binary" if len(names) == 2 else "multi_class", tuple(names))
+            return DecisionRule("multi_label", names)
+        return DecisionRule("binary" if len(names) == 2 else "multi_class", names)
+
+    def on_fit_start(self) -> None:
+        """Forgets a rule that was fitted for weights which training now changes."""
+        super().on_fit_start()
+        self._loaded_step = None
+        if self._rule is not None and self._rule.fitted_on is not None:
+            self._rule = None
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Adds the decision rule, as plain data, if there is one for these weights."""
+        super().on_save_checkpoint(checkpoint)
+        rule = self._rule_of_weights()
+        if rule is not None:
+            checkpoint[_RULE] = rule.to_dict()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Takes the decision rule from the checkpoint or from the folder of its run; training begins without one.
+
+        Raises:
+            ValueError: If there is a rule that is for other labels, or that a newer version has written.
+        """
+        super().on_load_checkpoint(checkpoint)
+        if self.trainer.state.fn == TrainerFn.FITTING:
+            return
+        self._loaded_step = int(checkpoint["global_step"])
+        if self._rule is not None and self._rule.fitted_on is None:
+            return  # it was set, not fitted, and so is to stay
+        file = rule_path(str(self.trainer.ckpt_path))
+        if _RULE in checkpoint:
+            self._rule = DecisionRule.from_dict(checkpoint[_RULE])
+        elif file.is_file():
+            self._rule = read_rule(file, self._loaded_step, self.labelling.names)
+        else:
+            self._rule = None
 
     def load_model(self) -> PreTrainedModel:
         """Loads the model with a head for the labels and their names in its configuration."""
@@ -204,6 +275,22 @@ class SequenceClassification(Task):
             constant = torch.as_tensor(baseline, dtype=torch.float32).expand(len(scores.rows), *baseline.shape)
             found = evaluate(metrics, kind, constant.contiguous(), scores.labels, names)
             self.baseline_metrics = {name: float(value) for name, value in found.items()}
+        if stage == "test" and (rule := self._rule_of_weights()) is not None:
+            self._log_decisions(rule, scores)
+
+    def _log_decisions(self, rule: DecisionRule, scores: Scores) -> None:
+        """Logs what the rule makes of the rows as ``test_rule/<metric>``, and without it as ``test_default/<metric>``.
+
+        Each has its interval beside it, ``<metric>_low`` and ``<metric>_high``.
+        """
+        for name, compared in compare(rule, scores.logits, scores.labels).items():
+            for stage, estimate in (("test_rule", compared.by_rule), ("test_default", compared.by_default)):
+                values = {"": estimate.value, "_low": estimate.low, "_high": estimate.high}
+                self.log_dict(
+                    {f"{stage}/{name}{suffix}": value for suffix, value in values.items()},
+                    rank_zero_only=False,
+                    batch_size=1,
+                )
 
     def predict_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
         """Returns ``row`` ``[B]``, -1 where it does not count, and ``logits`` ``[B, C]``.

@@ -45,6 +45,7 @@ class PlannedRows(pl.LightningDataModule):
         self.plan = StepPlan(NUM_ROWS, lengths=lengths, weights=weights, seed=1, **size)
         self.num_steps = self.plan.num_steps
         self.num_workers = settings.get("num_workers", 0)
+        self.padding = settings.get("padding", "longest")
         self.num_eval_rows = settings.get("num_eval_rows", NUM_ROWS)
         self.seen: list[list[int]] = []
 

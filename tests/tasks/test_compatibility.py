@@ -40,7 +40,10 @@ def test_a_communication_hook_that_would_be_ignored_is_refused():
 def test_processes_that_would_share_rows_are_refused():
     strategy = ModelParallelStrategy()
     strategy._device_mesh = {"data_parallel": SimpleNamespace(size=lambda: 1, get_local_rank=lambda: 0)}
-    with pytest.raises(ValueError, match=r"1 of 2 processes .* data_parallel_size: 2 and tensor_parallel_size: 1"):
+    with pytest.raises(
+        ValueError,
+        match=r"2 processes would see 1 different shares .* data_parallel_size: 2 and tensor_parallel_size: 1",
+    ):
         check_strategy(trainer(strategy), CrossEntropy())
 
 

@@ -17,6 +17,8 @@ RUNS = Path(runs.__file__)
 SPLITS = {
     "1 x 4": {"accumulate": 4},
     "1 x 5": {"accumulate": 5},
+    "padding-free": {"padding": "free"},
+    "1 x 4, padding-free": {"accumulate": 4, "padding": "free"},
     "2 ranks": {"ranks": 2},
     "2 ranks x 4": {"ranks": 2, "accumulate": 4},
     "2 ranks x 2, sharded": {"ranks": 2, "accumulate": 2, "strategy": "fsdp2"},
