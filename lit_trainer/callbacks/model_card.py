@@ -63,7 +63,7 @@ class ModelCard:
             "## Metrics",
             self._metric_table(),
             "## Configuration",
-            f"```yaml\n{self.configuration.strip()}\n```" if self.configuration else "Not saved by the run.",
+            self._settings(),
             "## How to load it",
             self._how_to_load(),
         ]
@@ -110,6 +110,12 @@ class ModelCard:
         ]
         return _table(["metric", *columns], rows)
 
+    def _settings(self) -> str:
+        if not self.configuration:
+            return "Not saved by the run."
+        settings = f"```yaml\n{self.configuration.strip()}\n```"
+        return f"<details>\n<summary>All settings of the run</summary>\n\n{settings}\n\n</details>"
+
     def _how_to_load(self) -> str:
         lines = [
             f"from transformers import AutoTokenizer, {self.model_class}",
@@ -129,7 +135,9 @@ class ModelCard:
 
 
 def _names(*metrics: Mapping[str, float]) -> list[str]:
-    return list(dict.fromkeys(name for each in metrics for name in each))
+    """Returns all names, that of the loss last."""
+    names = dict.fromkeys(name for each in metrics for name in each)
+    return sorted(names, key=lambda name: name == "loss")
 
 
 def _listing(names: Sequence[str]) -> str:

@@ -97,7 +97,7 @@ def _table(metrics: Mapping[str, float], baseline: Mapping[str, float]) -> Rende
     for name, value in metrics.items():
         others = [f"{baseline[name]:.4f}" if name in baseline else ""] if baseline else []
         table.add_row(name, f"{value:.4f}", *others)
-    return Padding(table, (0, 0, 0, 2))
+    return Padding(table, (0, 0, 0, 2), expand=False)
 
 
 def _places(places: Mapping[str, str]) -> RenderableType:
