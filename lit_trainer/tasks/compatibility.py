@@ -42,8 +42,9 @@ def check_strategy(trainer: pl.Trainer, loss: Loss) -> None:
         num_shares, num_ranks = strategy.distributed_sampler_kwargs["num_replicas"], trainer.world_size
         if num_shares != num_ranks:
             raise ValueError(
-                f"trainer.strategy: {num_ranks} processes would see {num_shares} different shares of the rows and split "
-                f"layers instead, which the tasks cannot; set data_parallel_size: {num_ranks} and tensor_parallel_size: 1"
+                f"trainer.strategy: {num_ranks} processes would see {num_shares} different shares of the rows and "
+                f"split layers instead, which the tasks cannot; set data_parallel_size: {num_ranks} and "
+                "tensor_parallel_size: 1"
             )
     if strategy.handles_gradient_accumulation and loss.deferred:
         raise ValueError(
