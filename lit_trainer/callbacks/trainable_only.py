@@ -30,11 +30,13 @@ class TrainableOnly(pl.Callback):
         self._checksums: dict[str, tuple[int, int, int]] = {}
         self._frozen: dict[str, nn.Parameter] = {}
         self._copies: dict[str, Tensor] = {}
+        self._is_training = False
         self._hook: RemovableHandle | None = None
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Has loading go through here."""
-        if stage == "fit":
+        self._is_training = stage == "fit"
+        if self._is_training:
             self._pretrained, self._frozen, self._copies = {}, {}, {}
         self._remove_hook()
         self._hook = pl_module.register_load_state_dict_pre_hook(self._before_loading)
@@ -97,7 +99,7 @@ class TrainableOnly(pl.Callback):
             )
 
     def _before_loading(self, module: nn.Module, state_dict: dict[str, Tensor], *_: Any) -> None:
-        if not self._pretrained:
+        if self._is_training and not self._pretrained:
             self._note_pretrained(module)
             # What is loaded over was trained; a checkpoint from before that may have left it out.
             self._copies = {n: _copy(w) for n, w in module.named_parameters(remove_duplicate=False) if n in state_dict}
