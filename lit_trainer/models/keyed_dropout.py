@@ -2,7 +2,7 @@
 
 Any split over ranks and micro-batches and any layout, padded or not, drops the same elements, and a layer that is
 recomputed for the backward pass drops them again. There is no state to save, and nothing that validation or logging
-could shift.
+could shift. One case is left: attention over rows padded on the left, and not packed, counts its keys from the edge.
 """
 
 import inspect

@@ -2,7 +2,7 @@
 
 Rows of equal length are one batched matrix product; what is between the products is one fused kernel. The backward
 pass computes the probabilities again, from the same masks, so the memory that is kept grows with the tokens and not
-with their squares.
+with their squares. In half precision the scores are rounded before the softmax, as in Transformers' eager attention.
 
 Shapes: T tokens, H heads of queries, K heads of keys and values (H is a multiple), D width of a head.
 """
