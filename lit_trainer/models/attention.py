@@ -90,18 +90,22 @@ def attention(
     words = None
     if dropout and site is not None:
         words = site.words((query.shape[0], query.shape[2]), query.device)
+    if layout is None and words is None:
+        out, _ = sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout, scaling, is_causal, **kwargs
+        )
+        return out, None
+    strange = ("softcap", "s_aux") if layout is None else ("softcap", "s_aux", "position_bias")
+    if unknown := [name for name in strange if kwargs.get(name) is not None]:
+        raise ValueError(f"attention with packed rows or keyed dropout knows no {', '.join(unknown)}")
     scale = query.shape[3] ** -0.5 if scaling is None else scaling
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     if layout is not None:
-        if unknown := [name for name in ("position_bias", "softcap", "s_aux") if kwargs.get(name) is not None]:
-            raise ValueError(f"attention over packed rows knows no {', '.join(unknown)}")
         window = kwargs.get("sliding_window")
         return unpadded_attention.attention(query, key, value, layout, causal, window, scale, words, dropout), None
-    if words is not None:
-        bias = kwargs.get("position_bias")
-        return _padded(query, key, value, attention_mask, bias, words, dropout, scale, causal), None
-    out, _ = sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, is_causal, **kwargs)
-    return out, None
+    assert words is not None
+    bias = kwargs.get("position_bias")
+    return _padded(query, key, value, attention_mask, bias, words, dropout, scale, causal), None
 
 
 def _kind(module: nn.Module) -> str:

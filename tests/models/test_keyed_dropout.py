@@ -274,6 +274,17 @@ def test_padded_attention_is_torch_s_with_the_same_mask() -> None:
         torch.testing.assert_close(out, expected.transpose(1, 2))
 
 
+@pytest.mark.parametrize("name", ["softcap", "s_aux"])
+def test_what_keyed_attention_does_not_know_is_refused(name: str) -> None:
+    module = nn.Module()
+    context = keyed_dropout.install(nn.ModuleDict({"attention": module}), seed=7)
+    module.token_site = context.site("attention")
+    context.set_rows(0, torch.arange(3))
+    query = torch.randn(3, 4, 9, 8)
+    with pytest.raises(ValueError, match=f"knows no {name}"):
+        attention.attention(module, query, query, query, None, dropout=0.2, **{name: torch.ones(4)})
+
+
 def test_models_of_functions_only_are_left_as_they_are(caplog: pytest.LogCaptureFixture) -> None:
     class Functional(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
