@@ -18,6 +18,7 @@ from lightning.pytorch.trainer.states import TrainerStatus
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from lit_trainer import __version__
+from lit_trainer.callbacks.loss_guard import LossGuard
 from lit_trainer.callbacks.prediction_writer import PredictionWriter
 from lit_trainer.callbacks.progress_bar import StepProgressBar
 from lit_trainer.callbacks.run_summary import RunSummary
@@ -208,8 +209,7 @@ def _with_standing_callbacks(given: list[pl.Callback], settings: Namespace) -> l
         return callbacks
     if settings.enable_progress_bar is not False and not any(isinstance(each, ProgressBar) for each in given):
         callbacks.append(StepProgressBar())
-    if not any(isinstance(each, RunSummary) for each in given):
-        callbacks.append(RunSummary())
+    callbacks += [kind() for kind in (LossGuard, RunSummary) if not any(isinstance(each, kind) for each in given)]
     return callbacks
 
 

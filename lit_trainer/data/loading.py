@@ -65,6 +65,13 @@ class StepLoader:
         """Returns the number of micro-batches in the current epoch."""
         return self.plan.num_steps(self.position()[0]) * self.num_micro_batches
 
+    def state_dict(self) -> dict[str, Any]:
+        """Returns nothing: it tells Lightning, which would warn otherwise, that the loader can be resumed."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes nothing: the position is Lightning's own."""
+
     def __iter__(self) -> Iterator[Batch]:
         """Yields the micro-batches that are left of the current epoch.
 

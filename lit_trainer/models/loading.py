@@ -21,6 +21,7 @@ def load_pretrained(
     config: Mapping[str, Any] | None = None,
     gradient_checkpointing: bool = False,
     trust_remote_code: bool = False,
+    is_to_be_trained: bool = True,
 ) -> PreTrainedModel:
     """Loads a pretrained model to be trained.
 
@@ -35,6 +36,8 @@ def load_pretrained(
         config: Entries that replace those of the model's configuration.
         gradient_checkpointing: Whether activations are computed again in the backward pass instead of kept.
         trust_remote_code: Whether code that comes with the model may run.
+        is_to_be_trained: Whether new weights are going to be learnt, which the log then says, or filled from a
+            checkpoint.
 
     Raises:
         ValueError: If nothing is there to load, a configuration entry is unknown, or the body does not fit.
@@ -64,7 +67,9 @@ def load_pretrained(
             )
         except (OSError, ValueError) as error:
             raise ValueError(f"pretrained: no weights can be loaded from {path!r}: {_first_line(error)}") from error
-    _say_what_is_new(model, report, path)
+    new_weights = _new_weights(model, report, path)
+    if new_weights and is_to_be_trained:
+        _log.info("New weights, to be learnt: %s", new_weights)
     if gradient_checkpointing:
         if not model.supports_gradient_checkpointing:
             raise ValueError(f"gradient_checkpointing: {type(model).__name__} does not support it")
@@ -73,8 +78,8 @@ def load_pretrained(
     return model
 
 
-def _say_what_is_new(model: PreTrainedModel, report: Mapping[str, Any], path: str) -> None:
-    """Refuses a body of other shape and reports which weights did not come from the file."""
+def _new_weights(model: PreTrainedModel, report: Mapping[str, Any], path: str) -> str:
+    """Refuses a body of other shape and describes which weights did not come from the file."""
     body = f"{model.base_model_prefix}."
     mismatched = {name: (tuple(old), tuple(new)) for name, old, new in report["mismatched_keys"]}
     wrong = sorted(name for name in mismatched if name.startswith(body))
@@ -85,18 +90,16 @@ def _say_what_is_new(model: PreTrainedModel, report: Mapping[str, Any], path: st
             f"model ({len(wrong)} such weights)"
         )
     new_names = sorted(set(report["missing_keys"]) | set(mismatched))
-    if not new_names:
-        return
     body_names = [name for name, _ in model.named_parameters() if name.startswith(body)]
     if body_names and set(body_names) <= set(new_names):
         raise ValueError(f"pretrained: {path!r} holds no weights of {type(model.base_model).__name__}")
     reason = ", ".join(f"{name} {old} -> {new}" for name, (old, new) in sorted(mismatched.items()))
-    _log.info("New weights, to be learnt: %s%s", ", ".join(new_names), f" (other shape: {reason})" if reason else "")
+    return ", ".join(new_names) + (f" (other shape: {reason})" if reason else "")
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silences the progress bar and the table of keys, which `_say_what_is_new` puts in one line."""
+    """Silences the progress bar and the table of keys, which `_new_weights` puts in one line."""
     bar, verbosity = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()

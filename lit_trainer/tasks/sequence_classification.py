@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 import torch
 from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torchmetrics import Metric
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
@@ -179,6 +180,7 @@ class SequenceClassification(Task):
             },
             gradient_checkpointing=self.gradient_checkpointing,
             trust_remote_code=self.trust_remote_code,
+            is_to_be_trained=self.trainer.state.fn == TrainerFn.FITTING,
         )
         head = _head(model, len(names))
         if head is not None and not self.compile_model:
