@@ -5,7 +5,6 @@ from typing import Any, Protocol
 
 import torch
 from lightning.pytorch.trainer.states import TrainerFn
-from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torchmetrics import Metric
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
