@@ -13,6 +13,7 @@ from torchmetrics.utilities.distributed import gather_all_tensors
 
 from lit_trainer.batch import ROW
 from lit_trainer.callbacks.table_files import TableFile
+from lit_trainer.decision.columns import predicted_columns
 from lit_trainer.decision.rule import DecisionRule
 
 
@@ -104,21 +105,3 @@ class PredictionWriter(Callback):
         columns: dict[str, Any] = {"row": numbers, **kept.with_format(None)[self._next : self._next + len(logits)]}
         rule: DecisionRule | None = pl_module.decision_rule  # type: ignore[assignment]
         return pa.RecordBatch.from_pydict({**columns, **predicted_columns(logits, rule)})
-
-
-def predicted_columns(logits: NDArray[np.float64], rule: DecisionRule | None) -> dict[str, Any]:
-    """Returns the columns that say what is predicted, by name.
-
-    Args:
-        logits: ``[N, C]``.
-        rule: How labels are decided; None where the logit is the value itself.
-    """
-    if rule is None:
-        return {"value": logits.reshape(len(logits), -1)[:, 0]}
-    decision = rule.decide(logits)
-    names = rule.label_names
-    probabilities = {f"probability_{name}": decision.probabilities[:, index] for index, name in enumerate(names)}
-    if rule.kind == "multi_label":
-        lists = [[name for name, chosen in zip(names, row, strict=True) if chosen] for row in decision.labels]
-        return {"labels": lists, **probabilities}
-    return {"label": [names[label] for label in decision.labels], **probabilities}

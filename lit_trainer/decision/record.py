@@ -39,6 +39,7 @@ class FitRecord:
         calibration_error: Before and after calibration.
         brier_score: Before and after calibration.
         notes: What a reader must know, in words.
+        step: The optimizer step of the weights that gave the logits; None if that is not known.
     """
 
     split: str
@@ -54,6 +55,7 @@ class FitRecord:
     calibration_error: BeforeAfter
     brier_score: BeforeAfter
     notes: tuple[str, ...]
+    step: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the record as plain data."""

@@ -30,6 +30,9 @@ VERSION: Final = 1
 FILE_NAME: Final = "decision_rule.json"
 """What the saved rule is called beside a model."""
 
+CONFIG_KEY: Final = "decision_rule"
+"""Where a model's configuration has the rule, too."""
+
 _KEYS: Final = {"version", "kind", "label_names", "positive_label", "calibration", "thresholds", "costs", "fitted_on"}
 
 
