@@ -216,3 +216,9 @@ class BestCheckpoint(ModelCheckpoint):
                 self._metrics[found] = state_dict["metrics"][name]
         self._rank({name: scores[name] for name in self._ranked(scores)[: self.save_top_k]})
         self._wanted = frozenset(scores)
+
+
+def best_callback(trainer: pl.Trainer) -> Any:
+    """Returns the checkpoint callback that has a best file, one that watches a metric before one that does not."""
+    callbacks = sorted(trainer.checkpoint_callbacks, key=lambda callback: getattr(callback, "monitor", None) is None)
+    return next((callback for callback in callbacks if getattr(callback, "best_model_path", "")), None)

@@ -1,8 +1,9 @@
 """Exports the best model as a Hugging Face folder."""
 
+import copy
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,14 @@ from lightning.fabric.utilities import rank_zero_warn
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from lit_trainer.callbacks.best_checkpoint import best_callback
+from lit_trainer.callbacks.decision_card import decision_section
 from lit_trainer.callbacks.exported_model import empty_sibling, put_in_place, write_model
 from lit_trainer.callbacks.model_card import ModelCard
 from lit_trainer.callbacks.run_folder import run_folder
 from lit_trainer.callbacks.run_position import is_dry_run
 from lit_trainer.callbacks.trainable_only import TrainableOnly
+from lit_trainer.decision.rule import CONFIG_KEY, FILE_NAME, DecisionRule
 
 _log = logging.getLogger(__name__)
 
@@ -28,7 +32,8 @@ class ExportPretrained(pl.Callback):
 
     ``from_pretrained`` and the pipelines of Transformers load the folder as it is. It is loaded once here, too, and
     must compute the logits of the best checkpoint. Without one, for want of validation, the model is exported as
-    training left it. A test of the exported weights adds its metrics to the card. A dry run exports nothing.
+    training left it. A decision rule that was fitted for these weights goes with them, as ``decision_rule.json`` and
+    in ``config.json``. A test of the exported weights adds its metrics to the card. A dry run exports nothing.
 
     Args:
         folder: Where to, in the run's folder unless it is absolute. What is there already is moved aside, to a name
@@ -62,10 +67,11 @@ class ExportPretrained(pl.Callback):
         self._run_folder = Path()
         self._exported_step = 0
         self._card: ModelCard | None = None
+        self._rule: DecisionRule | None = None
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Finds out before training what would make the export fail after it."""
-        self.exported_to = self.exported_from = self._card = None
+        self.exported_to = self.exported_from = self._card = self._rule = None
         self._run_folder = run_folder(trainer)
         place = self._place().resolve()
         if self._run_folder.resolve().is_relative_to(place):
@@ -81,7 +87,7 @@ class ExportPretrained(pl.Callback):
         """Exports, on the first rank; the others have nothing to wait for."""
         if is_dry_run(trainer) or not trainer.is_global_zero:
             return
-        best = _best_callback(trainer)
+        best = best_callback(trainer)
         self.exported_from = best.best_model_path if best else None
         model, data = _plain(pl_module.model), getattr(trainer, "datamodule", None)
         labels = _label_names(data, model)
@@ -90,7 +96,13 @@ class ExportPretrained(pl.Callback):
             model.config.label2id = {name: number for number, name in enumerate(labels)}
         place = self._place()
         part = empty_sibling(place)
-        write_model(model, self._weights(trainer, pl_module), getattr(data, "tokenizer", None), part)
+        weights = self._weights(trainer, pl_module)
+        rule_at: Callable[[int], DecisionRule | None] | None = getattr(pl_module, "rule_at", None)
+        self._rule = rule_at(self._exported_step) if rule_at else None
+        _keep_rule(model, self._rule)
+        write_model(model, weights, _tokenizer(data), part)
+        if self._rule is not None:
+            self._rule.save(part / FILE_NAME)
         self._card = self._describe(trainer, pl_module, best, labels)
         (part / "README.md").write_text(str(self._card), encoding="utf-8")
         aside = put_in_place(part, place)
@@ -108,6 +120,7 @@ class ExportPretrained(pl.Callback):
         self._card = dataclasses.replace(
             self._card,
             test=_of_stage(trainer.callback_metrics, "test"),
+            decisions=decision_section(self._rule, trainer.callback_metrics),
             baseline={
                 key.removeprefix("test/"): float(value)
                 for key, value in (getattr(pl_module, "baseline_metrics", None) or {}).items()
@@ -156,6 +169,7 @@ class ExportPretrained(pl.Callback):
             labels=labels,
             data=_described_data(getattr(trainer, "datamodule", None)),
             chosen_by=chosen_by,
+            decisions=decision_section(self._rule, {}),
             validation=_of_stage(trainer.callback_metrics if metrics is None else metrics, "val"),
             configuration=configuration.read_text(encoding="utf-8") if configuration.is_file() else "",
             license=self.license,
@@ -163,15 +177,25 @@ class ExportPretrained(pl.Callback):
         )
 
 
-def _best_callback(trainer: pl.Trainer) -> Any:
-    """Returns the checkpoint callback that has a best file, one that watches a metric before one that does not."""
-    callbacks = sorted(trainer.checkpoint_callbacks, key=lambda callback: getattr(callback, "monitor", None) is None)
-    return next((callback for callback in callbacks if getattr(callback, "best_model_path", "")), None)
-
-
 def _plain(model: Any) -> Any:
     """Returns a model without the wrapper that `torch.compile` puts around it."""
     return getattr(model, "_orig_mod", model)
+
+
+def _keep_rule(model: PreTrainedModel, rule: DecisionRule | None) -> None:
+    """Puts the rule into the configuration, in which the model that training started from may have had another."""
+    vars(model.config).pop(CONFIG_KEY, None)
+    if rule is not None:
+        setattr(model.config, CONFIG_KEY, rule.to_dict())
+
+
+def _tokenizer(data: Any) -> Any:
+    """Returns the data's tokenizer with the limit that texts were cut at, so that others cut them there, too."""
+    tokenizer, limit = getattr(data, "tokenizer", None), getattr(data, "max_length", None)
+    if tokenizer is not None and limit is not None:
+        tokenizer = copy.deepcopy(tokenizer)
+        tokenizer.model_max_length = limit
+    return tokenizer
 
 
 def _label_names(data: Any, model: PreTrainedModel) -> list[str]:

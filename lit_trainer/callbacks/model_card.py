@@ -32,6 +32,7 @@ class ModelCard:
         labels: Names of the classes in the order of their numbers.
         data: What the data are, one paragraph or list item a line.
         chosen_by: Which weights these are and why, a sentence.
+        decisions: How labels are decided, where that is not by what is most probable.
         validation: Metrics of these weights on the validation split, by name.
         test: Metrics of these weights on the test split, by name.
         baseline: What always giving the most frequent answer scores on the test split, by name.
@@ -46,6 +47,7 @@ class ModelCard:
     labels: Sequence[str] = ()
     data: Sequence[str] = ()
     chosen_by: str = ""
+    decisions: str = ""
     validation: Mapping[str, float] = field(default_factory=dict)
     test: Mapping[str, float] = field(default_factory=dict)
     baseline: Mapping[str, float] = field(default_factory=dict)
@@ -62,6 +64,7 @@ class ModelCard:
             *(["## Labels", self._label_table()] if self.labels else []),
             "## Metrics",
             self._metric_table(),
+            *(["## Decisions", self.decisions] if self.decisions else []),
             "## Configuration",
             self._settings(),
             "## How to load it",
