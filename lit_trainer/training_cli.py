@@ -17,14 +17,19 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.trainer.states import TrainerStatus
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
-from lit_trainer import __version__
+from lit_trainer import __version__, slurm
 from lit_trainer.callbacks.loss_guard import LossGuard
+from lit_trainer.callbacks.loss_scale_monitor import LossScaleMonitor
 from lit_trainer.callbacks.prediction_writer import PredictionWriter
+from lit_trainer.callbacks.preemption import Preempted, Preemption
 from lit_trainer.callbacks.progress_bar import StepProgressBar
 from lit_trainer.callbacks.run_summary import RunSummary
 from lit_trainer.parsing import SettingsError, SettingsParser
 from lit_trainer.runtime.checkpoint_files import AtomicCheckpointIO
 from lit_trainer.runtime.checkpoint_paths import ExplicitCheckpointConnector, find_checkpoint, run_of
+from lit_trainer.runtime.job_checkpoint import checkpoint_of_job, is_auto
+from lit_trainer.runtime.precision import ScaledMixedPrecision
+from lit_trainer.runtime.process_group import leave_process_group
 from lit_trainer.runtime.run_folder import SETTINGS_FILE, RunCSVLogger, RunFolder, RunTensorBoardLogger
 from lit_trainer.saved_settings import SaveSettings, differences
 from lit_trainer.tasks.base import Task
@@ -99,7 +104,8 @@ class TrainingCLI(LightningCLI):
             type=str | None,
             default=None,
             help="Checkpoint to start from: a file, the folder of a run, or best or last of the newest run. Of a "
-            "folder, fit resumes from the last checkpoint and the other commands take the best one.",
+            "folder, fit resumes from the last checkpoint and the other commands take the best one. With auto, fit "
+            "goes on from the newest of its own SLURM job if that was queued again, with auto:PATH else from PATH.",
         )
         parser.add_argument(
             "--test_after_fit",
@@ -129,12 +135,14 @@ class TrainingCLI(LightningCLI):
 
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
         """Builds the Trainer, with a folder for the run."""
+        slurm.name_run_after_job()
         settings = self.config_init.trainer
         self._folder = RunFolder(settings.default_root_dir)
         try:
             trainer = super().instantiate_trainer(
                 logger=_loggers(settings.logger, self._folder) if not settings.barebones else settings.logger,
                 callbacks=_with_standing_callbacks(_as_list(settings.callbacks), settings),
+                **_mixed_precision(settings),
                 **kwargs,
             )
         except (ValueError, MisconfigurationException) as error:
@@ -149,10 +157,14 @@ class TrainingCLI(LightningCLI):
     def run(self) -> Any:
         """Runs the command; returns what the Trainer returns, for ``fit`` the metrics of its test if there was one."""
         try:
-            return self._run_on(self._checkpoint())
-        except BaseException:
+            result = self._run_on(self._checkpoint())
+        except BaseException as error:
             self._folder.release()
+            if isinstance(error, Preempted):  # on all ranks, unlike any other error
+                leave_process_group(self.trainer)
             raise
+        leave_process_group(self.trainer)
+        return result
 
     def _run_on(self, checkpoint: str | None) -> Any:
         objects: dict[str, Any] = {"model": self.model, "datamodule": self.datamodule, "ckpt_path": checkpoint}
@@ -171,6 +183,10 @@ class TrainingCLI(LightningCLI):
         given = self.config.ckpt_path
         if given is None:
             return None
+        if is_auto(given):
+            if self.command != "fit":
+                raise ValueError(f"ckpt_path is {given}, which is for fit; {self.command} takes a run, best or last")
+            return checkpoint_of_job(given, self.config.trainer.default_root_dir)
         path = find_checkpoint(given, "last" if self.command == "fit" else "best", self.config.trainer.default_root_dir)
         run = run_of(path)
         if run is not None:
@@ -209,8 +225,21 @@ def _with_standing_callbacks(given: list[pl.Callback], settings: Namespace) -> l
         return callbacks
     if settings.enable_progress_bar is not False and not any(isinstance(each, ProgressBar) for each in given):
         callbacks.append(StepProgressBar())
-    callbacks += [kind() for kind in (LossGuard, RunSummary) if not any(isinstance(each, kind) for each in given)]
+    standing = (LossGuard, LossScaleMonitor, RunSummary, Preemption)
+    callbacks += [kind() for kind in standing if not any(isinstance(each, kind) for each in given)]
     return callbacks
+
+
+def _mixed_precision(settings: Namespace) -> dict[str, Any]:
+    """Returns our own plugin for mixed precision, which clips fused optimizers and counts skipped steps.
+
+    A strategy with a precision of its own keeps it.
+    """
+    strategy = str(settings.strategy).lower()
+    if settings.precision not in ("16-mixed", "bf16-mixed") or "deepspeed" in strategy or "fsdp" in strategy:
+        return {}
+    plugin = ScaledMixedPrecision(settings.precision)
+    return {"precision": None, "plugins": [*_as_list(settings.plugins), plugin]}
 
 
 def _loggers(given: Logger | list[Logger] | bool | None, folder: RunFolder) -> list[Logger]:

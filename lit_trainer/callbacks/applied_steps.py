@@ -6,10 +6,11 @@ from lightning.pytorch import LightningModule, Trainer
 def num_applied_steps(trainer: Trainer) -> int:
     """Returns the number of optimizer steps so far that changed the weights.
 
-    Lightning also counts the steps that a gradient scaler skipped after an overflow; a precision plugin that says how
-    many those are has ``num_skipped_steps``.
+    Lightning also counts the steps that were skipped, by a gradient scaler after an overflow or by a callback after a
+    loss of NaN; what skips steps says how many by its ``num_skipped_steps``.
     """
-    return trainer.global_step - int(getattr(trainer.precision_plugin, "num_skipped_steps", 0))
+    skippers = [trainer.precision_plugin, *getattr(trainer, "callbacks", [])]
+    return trainer.global_step - sum(int(getattr(skipper, "num_skipped_steps", 0)) for skipper in skippers)
 
 
 def num_steps_total(pl_module: LightningModule, needed_by: str) -> int:

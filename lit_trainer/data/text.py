@@ -143,6 +143,8 @@ class TextData(pl.LightningDataModule):
             tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(os.fspath(path))
         except (OSError, ValueError) as error:
             raise ValueError(f"data.tokenizer: none can be loaded from {os.fspath(path)!r}") from error
+        if tokenizer.pad_token is None:  # a decoder's may have none; what is padded is masked, so any token will do
+            tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)
         return tokenizer
 
     @property

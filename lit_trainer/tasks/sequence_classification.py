@@ -181,6 +181,8 @@ class SequenceClassification(Task):
             trust_remote_code=self.trust_remote_code,
             is_to_be_trained=self.trainer.state.fn == TrainerFn.FITTING,
         )
+        if model.config.pad_token_id is None:  # a decoder finds a row's last real token by it
+            model.config.pad_token_id = self.data.tokenizer.pad_token_id
         head = _head(model, len(names))
         if head is not None and not self.compile_model:
             head.register_forward_pre_hook(self._keep_features)

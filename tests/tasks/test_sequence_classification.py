@@ -6,6 +6,7 @@ import lightning.pytorch as pl
 import pytest
 import torch
 from torchmetrics.classification import BinaryMatthewsCorrCoef
+from transformers import AutoTokenizer, GPT2Config, GPT2Model, PreTrainedTokenizerFast
 
 from lit_trainer.data.sources.memory import Table
 from lit_trainer.data.splits import Splits
@@ -29,9 +30,9 @@ def own_cache(tmp_path, monkeypatch):
 def fit(films, tiny_bert):
     """Trains for some epochs and tests; returns the task and the metrics."""
 
-    def run(rows=films, task=SequenceClassification, epochs=1, data=None, trainer=None, **settings):
+    def run(rows=films, task=SequenceClassification, folder=tiny_bert, epochs=1, data=None, trainer=None, **settings):
         settings = {"optimizer": OptimizerSpec(lr=3e-3), **settings}
-        module = task(str(tiny_bert), **settings)
+        module = task(str(folder), **settings)
         table = TextData(Table(rows), splits=Splits(test=0.3, stratify=False), batch_size=16, **(data or {}))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Lightning's advice, which is not what is tested
@@ -204,3 +205,33 @@ def test_a_task_needs_data_that_knows_its_labels(tiny_bert):
     trainer = pl.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, max_steps=1)
     with pytest.raises(ValueError, match="needs a data module that knows the labels"):
         trainer.fit(SequenceClassification(str(tiny_bert)), torch.utils.data.DataLoader([1]))
+
+
+@pytest.fixture
+def tiny_gpt2(tiny_bert, tmp_path):
+    """A decoder whose tokenizer has no padding token, as GPT-2's."""
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=AutoTokenizer.from_pretrained(tiny_bert).backend_tokenizer, eos_token="[SEP]"
+    )
+    tokenizer.save_pretrained(tmp_path / "gpt2")
+    settings = {"vocab_size": 50, "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64, "eos_token_id": 3}
+    GPT2Model(GPT2Config(bos_token_id=None, **settings)).save_pretrained(tmp_path / "gpt2")
+    return tmp_path / "gpt2"
+
+
+@pytest.mark.parametrize("padding", ["free", "longest"])
+def test_a_decoder_without_a_padding_token_reads_each_rows_last_token(fit, tiny_gpt2, padding):
+    rows = {"text": ["w9 " * (index % 7) + f"w{index % 2}" for index in range(90)], "label": ["a", "b"] * 45}
+    loss = MultiTask({"labels": CrossEntropy(), "likeness": SupervisedContrastive()}, {"labels": 1.0, "likeness": 0.1})
+    task, metrics = fit(rows, folder=tiny_gpt2, epochs=8, loss=loss, data={"padding": padding})
+    assert task.model.config.pad_token_id == 3
+    assert metrics["test/accuracy"] > 0.9
+
+
+@pytest.mark.slow  # the compiler takes a minute
+def test_a_compiled_model_has_the_same_weights_by_the_same_names(fit):
+    plain, _ = fit(trainer={"max_steps": 2})
+    compiled, _ = fit(trainer={"max_steps": 2}, compile=True)
+    expected = plain.model.state_dict()
+    for name, value in compiled.model.state_dict().items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-3, atol=1e-4)
