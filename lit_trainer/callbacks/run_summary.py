@@ -11,11 +11,14 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from lit_trainer.callbacks.decision_card import decided_metrics
 from lit_trainer.callbacks.run_folder import run_folder
 
 
 class RunSummary(pl.Callback):
     """Prints, after a test, its metrics beside the majority baseline's, where the model is, and what to try next.
+
+    Where labels are decided by a rule, it prints how good that is and how good it is without, each with its interval.
 
     Args:
         next_command: The command to try next, in which ``{run}`` stands for the run's folder, ``{checkpoint}`` for the
@@ -33,7 +36,8 @@ class RunSummary(pl.Callback):
             return
         metrics = _of_test({k: v for k, v in trainer.callback_metrics.items() if k.startswith("test/")})
         baseline = _of_test(getattr(pl_module, "baseline_metrics", None) or {})
-        self._summary = Group("", _table(metrics, baseline), "", _places(self._places(trainer, folder)))
+        tables = [_table(metrics, baseline), *_decisions(decided_metrics(trainer.callback_metrics))]
+        self._summary = Group("", *tables, "", _places(self._places(trainer, folder)))
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Prints it, below all bars."""
@@ -98,6 +102,19 @@ def _table(metrics: Mapping[str, float], baseline: Mapping[str, float]) -> Rende
         others = [f"{baseline[name]:.4f}" if name in baseline else ""] if baseline else []
         table.add_row(name, f"{value:.4f}", *others)
     return Padding(table, (0, 0, 0, 2), expand=False)
+
+
+def _decisions(rows: Mapping[str, tuple[str, str]]) -> list[RenderableType]:
+    """Returns a table of the metrics by the decision rule, if there is one, and without it."""
+    if not rows:
+        return []
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 3, 0, 0))
+    table.add_column("test", style="cyan")
+    table.add_column("by the decision rule", style="bold")
+    table.add_column("without it", style="dim")
+    for name, both in rows.items():
+        table.add_row(name, *both)
+    return ["", Padding(table, (0, 0, 0, 2), expand=False)]
 
 
 def _places(places: Mapping[str, str]) -> RenderableType:

@@ -67,3 +67,16 @@ def test_with_nothing_but_metrics_it_prints_those(tiny_bert, tmp_path, capsys):
 def test_nan_and_inf_are_shown(tiny_bert, tmp_path, capsys, number):
     run(tiny_bert, tmp_path, RunSummary(), {"f1": number})
     assert str(number) in capsys.readouterr().out
+
+
+def test_what_a_decision_rule_changes_is_shown_with_its_interval(tiny_bert, tmp_path, capsys):
+    class Decided(TinyTask):
+        def on_test_epoch_end(self) -> None:
+            for stage, value in (("test_rule", 0.5), ("test_default", 0.25)):
+                self.log_dict({f"{stage}/f1": value, f"{stage}/f1_low": value / 2, f"{stage}/f1_high": value * 1.5})
+
+    trainer = make_trainer(tmp_path, [RunSummary()], max_steps=1, enable_checkpointing=False)
+    trainer.test(Decided(tiny_bert), TinyData(tiny_bert), verbose=False)
+    printed = capsys.readouterr().out
+    assert "by the decision rule" in printed
+    assert "0.5000 (0.2500 to 0.7500)   0.2500 (0.1250 to 0.3750)" in printed
