@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
 
-from lit_trainer import __version__
+from lit_trainer import __version__, signals
 
 if TYPE_CHECKING:
     from lit_trainer.training_cli import TrainingCLI
@@ -83,9 +83,10 @@ def _run(given: list[str]) -> None:
         _check_is_command(command)
         # For class paths that name a file of the user's own; last, so that it hides nothing that is installed.
         sys.path.append(str(Path.cwd()))
-        from lit_trainer.training_cli import TrainingCLI
+        with signals.watching(signals.BEFORE_TRAINING):  # importing takes seconds, and a signal then ends no job either
+            from lit_trainer.training_cli import TrainingCLI
 
-        TrainingCLI(command, rest).run()
+            TrainingCLI(command, rest).run()
 
 
 def _prepare(given: list[str]) -> "TrainingCLI":
