@@ -33,7 +33,9 @@ def test_every_import_is_declared() -> None:
 
 
 def test_every_dependency_is_used() -> None:
-    assert not names(PROJECT["dependencies"]) - imported_distributions() - USED_WITHOUT_AN_IMPORT.keys()
+    declared = PROJECT["dependencies"]
+    assert not names(declared) - imported_distributions() - USED_WITHOUT_AN_IMPORT.keys()
+    assert len(names(declared)) == len(declared), "one is declared twice"
 
 
 def test_every_dependency_says_from_which_version_on_it_is_known_to_work() -> None:
