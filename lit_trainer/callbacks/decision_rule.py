@@ -150,11 +150,11 @@ class FitDecisionRule(pl.Callback):
     def _fit(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> DecisionRule | None:
         best = best_callback(trainer)
         evaluation, step = self._latest, trainer.global_step
-        if best is not None:
-            checkpoint = torch.load(best.best_model_path, map_location="cpu", weights_only=True, mmap=True)
-            evaluation, step = self._best, int(checkpoint["global_step"])
         default: DecisionRule = pl_module.decision_rule  # type: ignore[assignment]
         try:
+            if best is not None:
+                checkpoint = torch.load(best.best_model_path, map_location="cpu", weights_only=True, mmap=True)
+                evaluation, step = self._best, int(checkpoint["global_step"])
             if evaluation is None or evaluation.step != step:
                 raise ValueError(f"there was no evaluation of the weights to keep, those of step {step}")
             rule = fit_rule(
@@ -169,7 +169,7 @@ class FitDecisionRule(pl.Callback):
                 folds=self.folds,
                 bootstrap=self.bootstrap,
             )
-        except ValueError as error:  # the training must not be lost for it
+        except (OSError, ValueError) as error:  # the training must not be lost for it
             rank_zero_warn(f"no decision rule was fitted, labels are decided without: {error}")
             return None
         record = rule.fitted_on

@@ -20,6 +20,7 @@ from lit_trainer.callbacks.last_checkpoint import LastCheckpoint
 from lit_trainer.data.sources.memory import Table
 from lit_trainer.data.splits import Splits
 from lit_trainer.data.text import TextData
+from lit_trainer.decision.calibration import VectorScaling
 from lit_trainer.decision.criteria import ExpectedCost, FBeta, RecallAtPrecision, YoudenJ
 from lit_trainer.decision.fitting import fit_rule
 from lit_trainer.decision.intervals import Bootstrap
@@ -208,6 +209,17 @@ def test_a_resumed_run_fits_the_same_rule(make, tmp_path):
         rules.append(callback.rule)
     assert rules[0] == rules[1]
     assert rules[0].fitted_on.step == 4
+
+
+def test_of_two_the_later_one_counts_so_that_an_overlay_wins(make):
+    first, second = (
+        FitDecisionRule(FBeta(), bootstrap=QUICK),
+        FitDecisionRule(YoudenJ(), calibration=VectorScaling, bootstrap=QUICK),
+    )
+    trainer, task, data = make(first, second)
+    fit(trainer, task, data)
+    trainer.test(task, datamodule=data, ckpt_path="best", verbose=False)
+    assert task.decision_rule == second.rule != first.rule
 
 
 def test_a_rule_of_an_earlier_fit_is_forgotten_and_one_that_was_set_is_not(make, tmp_path):
