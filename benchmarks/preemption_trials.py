@@ -133,7 +133,8 @@ class Ranks:
         os.environ |= {"WORLD_SIZE": "2", "NODE_RANK": "0", "LOCAL_RANK": str(rank)}
         # Not os._exit: the interpreter is to end as it does after a command, with all that may go wrong in it.
         try:
-            main(args)
+            sys.argv = ["lit-trainer", *args]
+            main()
         except BaseException as error:
             if not isinstance(error, SystemExit):
                 traceback.print_exc()

@@ -17,6 +17,7 @@ COMMANDS = {
     "validate": "evaluate a checkpoint on the validation split",
     "test": "evaluate a checkpoint on the test split",
     "predict": "apply a checkpoint to rows without labels",
+    "submit": "have one of these run as a job of SLURM",
 }
 
 SHOW_TRACEBACK = "LIT_TRAINER_TRACEBACK"
@@ -62,7 +63,7 @@ def main(args: Sequence[str] | None = None, run: bool = True) -> "TrainingCLI | 
     if not run:
         return _prepare(given)
     try:
-        _run(given)
+        _run(given, is_process=args is None)
     except Exception as error:
         if os.environ.get(SHOW_TRACEBACK) or not is_mistake(error):
             raise
@@ -73,7 +74,7 @@ def main(args: Sequence[str] | None = None, run: bool = True) -> "TrainingCLI | 
     return None
 
 
-def _run(given: list[str]) -> None:
+def _run(given: list[str], is_process: bool) -> None:
     if not given or given[0] in ("-h", "--help", "help"):
         print(_HELP, end="")
     elif given[0] == "--version":
@@ -81,12 +82,18 @@ def _run(given: list[str]) -> None:
     else:
         command, *rest = given
         _check_is_command(command)
+        if command == "submit":
+            from lit_trainer import submit
+
+            return submit.main(rest)
         # For class paths that name a file of the user's own; last, so that it hides nothing that is installed.
         sys.path.append(str(Path.cwd()))
-        with signals.watching(signals.BEFORE_TRAINING):  # importing takes seconds, and a signal then ends no job either
+        # From here on, as importing takes seconds, in which a signal must not end a job either.
+        with signals.watching(signals.BEFORE_TRAINING, until_exit=is_process):
             from lit_trainer.training_cli import TrainingCLI
 
             TrainingCLI(command, rest).run()
+    return None
 
 
 def _prepare(given: list[str]) -> "TrainingCLI":

@@ -4,6 +4,7 @@ A handler runs wherever its process happens to be: between two lines of an optim
 in a collective. So it does no more than to note the signal. Nothing here needs torch.
 """
 
+import atexit
 import os
 import signal
 import threading
@@ -53,7 +54,7 @@ def with_precedence(number: int) -> int:
 
 
 @contextmanager
-def watching(signums: Iterable[int] = tuple(SIGNALS)) -> Iterator[None]:
+def watching(signums: Iterable[int] = tuple(SIGNALS), until_exit: bool = False) -> Iterator[None]:
     """Notes signals while it lasts. Outside the main thread it does nothing, and what is noted already stays so.
 
     A second Ctrl-C ends the process at once, wherever it is. A process that is forked off is not the one to decide: it
@@ -61,6 +62,7 @@ def watching(signums: Iterable[int] = tuple(SIGNALS)) -> Iterator[None]:
 
     Args:
         signums: Some of `SIGNALS`.
+        until_exit: Whether it lasts until the process ends, so that a late signal does not have a finished job fail.
     """
     global _owner
     if threading.current_thread() is not threading.main_thread():
@@ -76,11 +78,19 @@ def watching(signums: Iterable[int] = tuple(SIGNALS)) -> Iterator[None]:
     try:
         yield
     finally:
+        if until_exit:  # Python gives up its handlers at the end of all, and a default one would end a finished job
+            atexit.register(_ignore, added)
+            added = []
         for signum in added:
             handler = _before.pop(signum, None)
             signal.signal(signum, signal.SIG_DFL if handler is None else handler)
         if not _before:
             _owner = None
+
+
+def _ignore(signums: Iterable[int]) -> None:
+    for signum in signums:
+        signal.signal(signum, signal.SIG_IGN)
 
 
 def shield_worker(worker: int = 0) -> None:

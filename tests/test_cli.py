@@ -62,8 +62,11 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     ("args", "expected"),
     [
         (["prdict"], "there is no command prdict; did you mean predict?"),
-        (["serve"], "there is no command serve; there are fit, validate, test, predict"),
-        (["--config", "x.yaml"], "a command must come first, before --config; there are fit, validate, test, predict"),
+        (["serve"], "there is no command serve; there are fit, validate, test, predict, submit"),
+        (
+            ["--config", "x.yaml"],
+            "a command must come first, before --config; there are fit, validate, test, predict, submit",
+        ),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(
@@ -93,7 +96,7 @@ def test_the_traceback_is_shown_on_request(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_an_interrupt_before_training_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(given: list[str]) -> None:
+    def interrupt(given: list[str], is_process: bool) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("lit_trainer.cli._run", interrupt)

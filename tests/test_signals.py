@@ -67,6 +67,16 @@ def test_a_second_ctrl_c_ends_at_once_even_where_no_handler_runs() -> None:
     assert "Ctrl-C again" in process.communicate()[1]
 
 
+def test_a_signal_to_a_process_that_is_finishing_does_not_make_it_fail() -> None:
+    code = "import os, signal, threading, time\nfrom lit_trainer import signals\nclass Late:\n"
+    code += "  def __init__(self): self.kill, self.pid, self.signum = os.kill, os.getpid(), signal.SIGUSR1\n"
+    code += "  def __del__(self): self.kill(self.pid, self.signum)\n"
+    code += "with signals.watching(until_exit=True): pass\nlate = Late()\nlate.itself = late\nimport gc; gc.freeze()\n"
+    process = run(code)
+    _, errors = process.communicate(timeout=10)
+    assert process.returncode == 0, errors
+
+
 FORKED = """
 import os, time
 from lit_trainer import signals
