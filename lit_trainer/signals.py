@@ -79,7 +79,7 @@ def watching(signums: Iterable[int] = tuple(SIGNALS), until_exit: bool = False) 
         yield
     finally:
         if until_exit:  # Python gives up its handlers at the end of all, and a default one would end a finished job
-            atexit.register(_ignore, added)
+            atexit.register(_ignore_all)
             added = []
         for signum in added:
             handler = _before.pop(signum, None)
@@ -88,8 +88,8 @@ def watching(signums: Iterable[int] = tuple(SIGNALS), until_exit: bool = False) 
             _owner = None
 
 
-def _ignore(signums: Iterable[int]) -> None:
-    for signum in signums:
+def _ignore_all() -> None:
+    for signum in SIGNALS:
         signal.signal(signum, signal.SIG_IGN)
 
 
