@@ -88,6 +88,7 @@ def _fitted(record: FitRecord) -> str:
             f"On rows that the rule was not fitted on (cross-fitting in {record.folds} parts) that is"
             f" {told(record.metric)}, without the rule {told(record.default_metric)}"
         )
+        sentences.append(f"Brackets hold {record.level:.0%} intervals")
     error = record.calibration_error
     if error.after is not None and error.after != error.before:
         sentences.append(f"The calibration error is {error.after:.4f}, before calibration {error.before:.4f}")
