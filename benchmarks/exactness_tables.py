@@ -42,9 +42,9 @@ class Table:
             "Each system against its own gradient with the 32 rows in one batch, and that against the mean as the loss "
             "defines it; float64. 'Trainer, mean' is the model's own loss, the Trainer's own smoothing, or "
             "compute_loss returning a mean; 'Trainer, counted' is compute_loss_func dividing a sum by "
-            "num_items_in_batch, the number of labels and not their weight: another mean, though the same one on any "
-            "split where the weights do not depend on the model; it has no two passes for R-Drop. In R-Drop the others "
-            "also drop other elements on each split.",
+            "num_items_in_batch, the number of labels that are not ignored: the same on any split, but another mean "
+            "where labels have weights, and not offered for the two passes of R-Drop. In R-Drop the others also drop "
+            "other elements on each split.",
         )
 
     @classmethod
