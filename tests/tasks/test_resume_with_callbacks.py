@@ -134,8 +134,9 @@ def assert_ends_like(found, uninterrupted, where):
     assert_same(uninterrupted["steps"] | steps, uninterrupted["steps"], f"{where}: steps")
     if not steps:  # the run had already ended: no step follows for which a rate is set, and no epoch to be counted
         found = {**found, "rates": uninterrupted["rates"], "epoch": uninterrupted["epoch"]}
-    # A run leaves the file that it continued from, which is not its own, beside its newest ones.
-    assert set(found.pop("files")) >= set(uninterrupted["files"]), where
+    # Older files may be others: a run leaves that which it continued from, and need not write that step again.
+    assert {found["best"][0], f"last-step={found['step']}.ckpt"} <= set(found["files"]), where
+    found = {**found, "files": uninterrupted["files"]}
     for name in found:
         assert_same(found[name], uninterrupted[name], f"{where}: {name}")
 
