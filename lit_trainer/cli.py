@@ -18,6 +18,7 @@ COMMANDS = {
     "test": "evaluate a checkpoint on the test split",
     "predict": "apply a checkpoint to rows without labels",
     "submit": "have one of these run as a job of SLURM",
+    "doctor": "say what is wrong with this machine, or job, for training",
 }
 
 SHOW_TRACEBACK = "LIT_TRAINER_TRACEBACK"
@@ -86,6 +87,10 @@ def _run(given: list[str], is_process: bool) -> None:
             from lit_trainer import submit
 
             return submit.main(rest)
+        if command == "doctor":
+            from lit_trainer import doctor
+
+            return doctor.main(rest)
         # For class paths that name a file of the user's own; last, so that it hides nothing that is installed.
         sys.path.append(str(Path.cwd()))
         # From here on, as importing takes seconds, in which a signal must not end a job either.

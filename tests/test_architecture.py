@@ -12,7 +12,7 @@ MAX_LINES = 350
 FLOORS = [
     {"__main__"},
     {"cli"},
-    {"training_cli", "inference", "submit"},
+    {"training_cli", "inference", "submit", "doctor"},
     {"parsing", "saved_settings", "terminal"},
     {"tasks", "callbacks", "data", "runtime"},
     {"models", "losses", "optim", "decision"},
