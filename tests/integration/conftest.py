@@ -1,16 +1,14 @@
-"""A real SLURM cluster of two nodes on this machine, for the session, and a tiny recipe for its jobs."""
+"""A real SLURM cluster of two nodes on this machine, for the session."""
 
 import os
 import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from tests.tiny_recipe import write_recipe
 
 SCRIPT = Path(__file__).parent / "slurm_cluster.sh"
 ROOT = Path(__file__).parents[2]
@@ -76,11 +74,3 @@ def slurm(cluster: Slurm) -> Iterator[Slurm]:
     """The cluster without any other job."""
     yield cluster
     cluster.cancel_all()
-
-
-@pytest.fixture
-def recipe(
-    tmp_path: Path, tiny_bert: Path, films: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
-) -> Callable[[], Path]:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / write_recipe(tiny_bert, films)

@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,20 +38,28 @@ def folder(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path, films: dic
 Submit = Callable[..., str]
 
 
+def submit_job(
+    slurm: Slurm,
+    folder: Path,
+    name: str,
+    *arguments: object,
+    nodes: int = 2,
+    step_seconds: float = 0.25,
+    options: tuple[object, ...] = (),
+) -> str:
+    """Submits a fit whose log, notes and run bear a name; returns the job's id."""
+    slurm.env |= {"STEP_SECONDS": str(step_seconds), "NAME": name}
+    return slurm.run(
+        *(sys.executable, "-m", "lit_trainer", "submit", "--nodes", nodes, "--cpus-per-task", 1),
+        *("--output", f"{name}-%j.out", "--setup", "export GLOO_SOCKET_IFNAME=lo", "--time", 10),
+        *(*options, "fit", "--config", "recipe.yaml", "--trainer.default_root_dir", f"runs/{name}", *arguments),
+        cwd=folder,
+    )
+
+
 @pytest.fixture
 def submit(slurm: Slurm, folder: Path) -> Submit:
-    def submit(
-        name: str, *arguments: object, nodes: int = 2, step_seconds: float = 0.25, options: tuple[object, ...] = ()
-    ) -> str:
-        slurm.env |= {"STEP_SECONDS": str(step_seconds), "NAME": name}
-        return slurm.run(
-            *(sys.executable, "-m", "lit_trainer", "submit", "--nodes", nodes, "--cpus-per-task", 1),
-            *("--output", f"{name}-%j.out", "--setup", "export GLOO_SOCKET_IFNAME=lo", "--time", 10),
-            *(*options, "fit", "--config", "recipe.yaml", "--trainer.default_root_dir", f"runs/{name}", *arguments),
-            cwd=folder,
-        )
-
-    return submit
+    return partial(submit_job, slurm, folder)
 
 
 def steps(folder: Path, name: str, rank: int = 0) -> list[int]:
@@ -80,20 +89,21 @@ def assert_same(one: Any, other: Any) -> None:
             torch.testing.assert_close(mine[key], theirs[key], rtol=0, atol=0)
 
 
-@pytest.fixture(scope="module")
-def whole(cluster: Slurm, folder: Path) -> Any:
-    """The end of a job that nothing interrupts."""
-    job = Path(folder / "whole.job")
-    assert job.exists(), "the first test runs it"
-    return state(folder / "runs" / "whole")
-
-
 def finish(slurm: Slurm, folder: Path, name: str, job: str) -> str:
     """Waits for a job's success and returns its log."""
     info = slurm.wait(job, *END)
     log = (folder / f"{name}-{job}.out").read_text()
     assert info["JobState"] == "COMPLETED", log
     return log
+
+
+@pytest.fixture(scope="module")
+def whole(cluster: Slurm, folder: Path) -> Any:
+    """The end of a job that nothing interrupts."""
+    job = submit_job(cluster, folder, "whole", step_seconds=0.01)
+    log = finish(cluster, folder, "whole", job)
+    assert "ckpt_path auto: this job has no checkpoint yet, training begins anew" in log
+    return state(folder / "runs" / "whole")
 
 
 def assert_survived(folder: Path, name: str, whole: Any) -> None:
@@ -103,11 +113,7 @@ def assert_survived(folder: Path, name: str, whole: Any) -> None:
     assert not list((folder / "runs" / name).rglob("preempted-*.ckpt")), "nothing is left behind"
 
 
-def test_two_nodes_train_as_one(slurm: Slurm, submit: Submit, folder: Path) -> None:
-    job = submit("whole", step_seconds=0.01)
-    (folder / "whole.job").write_text(job)
-    log = finish(slurm, folder, "whole", job)
-    assert "ckpt_path auto: this job has no checkpoint yet, training begins anew" in log
+def test_two_nodes_train_as_one(folder: Path, whole: Any) -> None:
     ranks = [
         [line.split()[1:] for line in (folder / f"steps-whole{rank}.txt").read_text().splitlines()] for rank in (0, 1)
     ]
