@@ -30,7 +30,13 @@ from lit_trainer.runtime.checkpoint_paths import ExplicitCheckpointConnector, fi
 from lit_trainer.runtime.job_checkpoint import checkpoint_of_job, is_auto
 from lit_trainer.runtime.precision import ScaledMixedPrecision
 from lit_trainer.runtime.process_group import leave_process_group
-from lit_trainer.runtime.run_folder import SETTINGS_FILE, RunCSVLogger, RunFolder, RunTensorBoardLogger
+from lit_trainer.runtime.run_folder import (
+    SETTINGS_FILE,
+    RunCSVLogger,
+    RunFolder,
+    RunTensorBoardLogger,
+    folder_of_job,
+)
 from lit_trainer.saved_settings import SaveSettings, differences
 from lit_trainer.tasks.base import Task
 from lit_trainer.terminal import set_up_terminal
@@ -182,6 +188,8 @@ class TrainingCLI(LightningCLI):
     def _checkpoint(self) -> str | None:
         given = self.config.ckpt_path
         if given is None:
+            if self.command == "fit" and folder_of_job(self.config.trainer.default_root_dir) is not None:
+                _log.warning("this job was queued again, but training begins anew: only ckpt_path auto goes on")
             return None
         if is_auto(given):
             if self.command != "fit":
