@@ -169,7 +169,7 @@ def test_the_time_limit_is_no_end(slurm, submit, folder, whole) -> None:
     options = ("--time", "1:00", "--warning-seconds", 20)
     job = submit("time", step_seconds=1.5, options=options)
     until(lambda: int(slurm.info(job)["Restarts"]) > 0, seconds=180)
-    info = slurm.wait(job, *END, seconds=300)
+    info = slurm.wait(job, *END, seconds=500)
     assert info["JobState"] == "COMPLETED", (folder / f"time-{job}.out").read_text()
     assert_survived(folder, "time", whole)
 
