@@ -211,6 +211,7 @@ def meeting_place(environment: Mapping[str, str] = os.environ) -> Iterator[Findi
         return
     if (
         nodes > 1
+        and "GLOO_SOCKET_IFNAME" not in environment
         and resolved.startswith("127.")
         and address.partition(".")[0] == socket.gethostname().partition(".")[0]
     ):

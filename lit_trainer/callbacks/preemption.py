@@ -234,6 +234,8 @@ class Preemption(pl.Callback):
                     self._remove_files(but=path)
         else:
             _log.info("%s: ends at step %d with nothing new to save", name, trainer.global_step)
+        for logger in trainer.loggers:
+            logger.save()  # a process that is killed while it waits writes nothing more
         if job and signum == signal.SIGTERM:
             _log.info("job %s waits to be killed: SLURM queues it again if it gives way to another one", job)
             self._wait()

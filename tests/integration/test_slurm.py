@@ -1,5 +1,6 @@
 """On a real SLURM of two nodes, jobs that are pre-empted, out of time or short of a rank go on as if they were not."""
 
+import csv
 import sys
 import time
 from collections.abc import Callable
@@ -111,6 +112,9 @@ def assert_survived(folder: Path, name: str, whole: Any) -> None:
         assert steps(folder, name, rank) == list(range(NUM_STEPS)), "nothing lost and nothing repeated"
     assert_same(state(folder / "runs" / name), whole)
     assert not list((folder / "runs" / name).rglob("preempted-*.ckpt")), "nothing is left behind"
+    with (folder / "runs" / name / "version_0" / "metrics.csv").open(newline="") as file:
+        logged = [int(row["step"]) for row in csv.DictReader(file) if row.get("train/loss")]
+    assert logged == list(range(NUM_STEPS)), "one run in the eyes of the logger, too"
 
 
 def test_two_nodes_train_as_one(folder: Path, whole: Any) -> None:
