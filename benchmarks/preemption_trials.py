@@ -218,9 +218,9 @@ def trial(folder: Path, args: list[str], seconds: float, whole: Any, rng: random
         state = torch.load(folder / saved[0], weights_only=True)["callbacks"]["Preemption"]
         where = "in an evaluation" if state["is_mid_evaluation"] else "in training"
     else:
-        where = "after training" if "val/" in said and "test" in said else "before training"
+        where = "before training"
         trained = list((folder / "runs").glob("*/metrics.csv"))
-        if "ends at step 0" not in said and any("train/loss" in file.read_text() for file in trained):
+        if "fit ends with nothing" not in said and any("train/loss" in file.read_text() for file in trained):
             where = "after training"
     expected = {0, 128 + signum}
     if signum == signal.SIGINT and where in ("before training", "after training"):

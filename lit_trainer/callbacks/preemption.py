@@ -233,7 +233,8 @@ class Preemption(pl.Callback):
                 if trainer.is_global_zero:
                     self._remove_files(but=path)
         else:
-            _log.info("%s: ends at step %d with nothing new to save", name, trainer.global_step)
+            command = trainer.state.fn.value if trainer.state.fn else "run"
+            _log.info("%s: %s ends with nothing new to save", name, command)
         for logger in trainer.loggers:
             logger.save()  # a process that is killed while it waits writes nothing more
         if job and signum == signal.SIGTERM:

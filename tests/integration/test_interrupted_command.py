@@ -61,7 +61,7 @@ def test_a_signal_during_the_imports_is_answered_before_training(recipe: Path) -
     process.send_signal(signal.SIGUSR1)
     code, said = end(process)
     assert code == 138, said
-    assert "SIGUSR1: ends at step 0 with nothing new to save" in said
+    assert "SIGUSR1: fit ends with nothing new to save" in said
     assert not list(Path().rglob("*.ckpt"))
 
 

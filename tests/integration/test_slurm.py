@@ -169,9 +169,9 @@ def test_a_cancelled_job_stays_cancelled(slurm, submit, folder) -> None:
 
 
 def test_the_time_limit_is_no_end(slurm, submit, folder, whole) -> None:
-    """Of a limit of one minute SLURM may give the warning at any time: it comes up to a minute early."""
-    options = ("--time", "1:00", "--warning-seconds", 20)
-    job = submit("time", step_seconds=1.5, options=options)
+    """SLURM's warning comes up to a minute early, so that a limit of two minutes leaves from 40 to 100 seconds."""
+    options = ("--time", "2:00", "--warning-seconds", 20)
+    job = submit("time", step_seconds=4, options=options)
     until(lambda: int(slurm.info(job)["Restarts"]) > 0, seconds=180)
     info = slurm.wait(job, *END, seconds=500)
     assert info["JobState"] == "COMPLETED", (folder / f"time-{job}.out").read_text()
