@@ -200,7 +200,7 @@ def test_one_element_of_an_array_is_queued_again_by_itself(slurm, submit, folder
 def test_a_rank_that_dies_ends_the_job_soon_and_it_can_be_queued_again(slurm, submit, folder, whole) -> None:
     (folder / "die-1.txt").write_text("10")
     job = submit("dies")
-    until(lambda: 10 in steps(folder, "dies"))
+    until(lambda: 10 in steps(folder, "dies", 1))
     info = slurm.wait(job, *END, seconds=60)
     assert info["JobState"] == "FAILED"
     assert "task 1: Exited with exit code 7" in (folder / f"dies-{job}.out").read_text()
