@@ -235,6 +235,8 @@ class Preemption(pl.Callback):
         else:
             command = trainer.state.fn.value if trainer.state.fn else "run"
             _log.info("%s: %s ends with nothing new to save", name, command)
+        if save and trainer.training:
+            trainer._logger_connector.update_train_step_metrics()  # of this step, which Lightning logs after the hooks
         for logger in trainer.loggers:
             logger.save()  # a process that is killed while it waits writes nothing more
         if job and signum == signal.SIGTERM:

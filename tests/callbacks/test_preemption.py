@@ -1,5 +1,6 @@
 """A run that is asked to end does so between two steps, and goes on as if nothing had been."""
 
+import csv
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from typing import Any
 import lightning.pytorch as pl
 import pytest
 import torch
+from lightning.pytorch.loggers import CSVLogger
 
 from lit_trainer import signals, slurm
 from lit_trainer.callbacks.best_checkpoint import BestCheckpoint
@@ -166,6 +168,14 @@ def test_the_schedule_of_the_trainer_itself_works_too(run, tiny_bert, tmp_path) 
     resumed = fit("cut", ckpt_path=preempted(tmp_path / "cut")[0])
     assert same(whole, resumed)
     assert first.evaluated_steps + resumed.evaluated_steps == whole.evaluated_steps
+
+
+def test_the_metrics_of_the_last_step_are_logged(run, tmp_path) -> None:
+    logger = CSVLogger(tmp_path, name="", version="")
+    with pytest.raises(Preempted):
+        run("cut", At("on_train_batch_start", 8), logger=logger, max_steps=10, max_epochs=-1)
+    with (Path(logger.log_dir) / "metrics.csv").open(newline="") as file:
+        assert [row["step"] for row in csv.DictReader(file) if row["train/loss"]] == ["0", "1", "2", "3"]
 
 
 def test_a_test_is_ended_with_nothing_saved(run, tmp_path, tiny_bert) -> None:

@@ -207,7 +207,7 @@ def test_a_rank_that_dies_ends_the_job_soon_and_it_can_be_queued_again(slurm, su
     slurm.run("scontrol", "requeue", job)
     until(lambda: 11 in steps(folder, "dies"))
     finish(slurm, folder, "dies", job)
-    assert steps(folder, "dies", 1) == [*range(11), *range(8, NUM_STEPS)], "it goes on from the last regular checkpoint"
+    assert steps(folder, "dies", 1) == [*range(11), *range(9, NUM_STEPS)], "it goes on from the best, its newest file"
     assert_same(state(folder / "runs" / "dies"), whole)
 
 
