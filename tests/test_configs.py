@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from lightning.pytorch.plugins import MixedPrecision
 
 from lit_trainer.cli import main
 from lit_trainer.runtime.precision import ScaledMixedPrecision
@@ -85,8 +84,10 @@ def test_the_last_precision_wins(recipe: Path) -> None:
     def plugin(*names: str) -> object:
         return main([f"--config={recipe}", *map(overlay, names)], run=False).trainer.precision_plugin
 
-    assert isinstance(plugin("precision_bf16", "precision_16"), ScaledMixedPrecision)
-    assert type(plugin("precision_16", "precision_bf16")) is MixedPrecision
+    for last in ("16", "bf16"):
+        chosen = plugin("precision_bf16", "precision_16", f"precision_{last}")
+        assert isinstance(chosen, ScaledMixedPrecision)
+        assert chosen.precision == f"{last}-mixed"
     assert plugin("precision_16", "precision_32").precision == "32-true"
 
 

@@ -24,6 +24,7 @@ from lit_trainer.tasks.sequence_classification import SequenceClassification
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("LIT_TRAINER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PL_GLOBAL_SEED", "0")  # whatever another test has left there
 
 
 @pytest.fixture
