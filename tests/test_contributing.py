@@ -3,8 +3,8 @@
 import csv
 import re
 import sqlite3
-import subprocess
 import sys
+import tomllib
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
@@ -79,8 +79,7 @@ def test_files_that_are_named_are_there() -> None:
 
 
 def test_markers_that_are_named_are_known() -> None:
-    known = subprocess.run(
-        [sys.executable, "-m", "pytest", "--markers"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
-    ).stdout
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"]["ini_options"]
+    known = {line.partition(":")[0] for line in settings["markers"]}
     for marker in re.findall(r'-m "?(?:not )?(\w+)', TEXT):
-        assert f"@pytest.mark.{marker}:" in known
+        assert marker in known

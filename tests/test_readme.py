@@ -99,8 +99,9 @@ def test_set_up_is_what_ci_does() -> None:
     assert all(re.search(rf"^\S*{re.escape(command)}", script, re.M) for command in test.commands)
 
 
-def test_predictions_are_those_that_the_text_describes() -> None:
+def test_predictions_are_those_that_the_text_describes(caplog: pytest.LogCaptureFixture) -> None:
     run(next(str(command.values[0]) for command in COMMANDS if " predict " in str(command.values[0])))
+    assert "Wrote 9 rows to predictions.csv" in caplog.text
     with Path("predictions.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     with Path("new_messages.csv").open(newline="") as file:

@@ -1,5 +1,6 @@
 """Predictions of any number of rows, written once each and in data-set order while they are made."""
 
+import logging
 from typing import Any
 
 import lightning.pytorch as pl
@@ -15,6 +16,8 @@ from lit_trainer.batch import ROW
 from lit_trainer.callbacks.table_files import TableFile
 from lit_trainer.decision.columns import predicted_columns
 from lit_trainer.decision.rule import DecisionRule
+
+_log = logging.getLogger(__name__)
 
 
 class PredictionWriter(Callback):
@@ -83,6 +86,7 @@ class PredictionWriter(Callback):
         if self._file is not None:
             file, self._file = self._file, None
             file.__exit__(None, None, None)
+            _log.info("Wrote %s rows to %s", f"{self._next:,}", self.path)
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         """Removes an incomplete file; one that was there before stays."""
