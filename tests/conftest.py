@@ -74,7 +74,7 @@ def run_python(tmp_path: Path) -> Callable[..., str]:
         path.write_text(script)
         done = subprocess.run(
             [sys.executable, str(path), *map(str, arguments)],
-            env={**os.environ, **environment},
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), **environment},
             capture_output=True,
             text=True,
             timeout=timeout,

@@ -12,6 +12,7 @@ from lit_trainer.callbacks.prediction_writer import PredictionWriter
 from lit_trainer.data.sources.memory import Table
 from lit_trainer.data.text import TextData
 from lit_trainer.tasks.sequence_classification import SequenceClassification
+from tests.ending import end
 
 warnings.simplefilter("ignore")
 given = json.loads(sys.argv[1])
@@ -22,6 +23,7 @@ trainer = pl.Trainer(
 )
 data = TextData(Table(given["films"]), predict=given["rows"], tokenizer=given["folder"], eval_batch_size=3)
 trainer.predict(SequenceClassification(given["folder"]), datamodule=data, return_predictions=False)
+end()
 """
 
 

@@ -33,7 +33,7 @@ def run_on_two_ranks(code: str, folder: Path) -> list[str]:
             "PYTHONPATH": str(ROOT),
             "GLOO_SOCKET_IFNAME": "lo",
         }
-        command = [sys.executable, "-W", "ignore", "-c", code]
+        command = [sys.executable, "-W", "ignore", "-c", f"{code}\nfrom tests.ending import end\nend()\n"]
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         processes.append(subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True, **streams))
     try:

@@ -22,6 +22,7 @@ from lit_trainer.data.plan import StepPlan, evaluation_batches
 from lit_trainer.losses.cross_entropy import CrossEntropy
 from lit_trainer.optim.optimizer import OptimizerSpec
 from lit_trainer.tasks.sequence_classification import SequenceClassification
+from tests.ending import end
 
 NUM_ROWS, NUM_CLASSES = 75, 3
 
@@ -159,3 +160,4 @@ def run(settings: dict[str, Any]) -> None:
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     run(json.loads(sys.argv[1]))
+    end()
