@@ -17,6 +17,9 @@ from tests.documents import ROOT, Block, blocks, copy_configs, shrink_recipe, wr
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = blocks("README.md")
+CACHE = os.environ.get("LIT_TRAINER_CACHE", "")
+"""Where real weights and data are kept; tests of made-up ones have a cache of their own."""
+
 SET_UP = ("pip install", "pytest")
 """What begins a command that .ci/run runs, since it would install or test within a test."""
 
@@ -134,8 +137,8 @@ def test_paths_and_class_paths_are_there() -> None:
 @pytest.mark.slow
 def test_the_run_command_finds_spam(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fine-tunes MiniLM on the SMS collection with the settings of the recipe."""
-    monkeypatch.delenv("LIT_TRAINER_CACHE")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LIT_TRAINER_CACHE", CACHE)
     copy_configs(tmp_path)
     done = subprocess.run(
         RUN_COMMAND, shell=True, capture_output=True, text=True, timeout=1800, stdin=subprocess.DEVNULL
