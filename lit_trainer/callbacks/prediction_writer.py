@@ -25,7 +25,8 @@ class PredictionWriter(Callback):
 
     The columns are those of the data, ``row`` (the row's number) and, for classes, ``label`` and the probability of
     each class as ``probability_<name>``; for several classes at once ``labels`` is a list; for values there is
-    ``value``. Ranks bring their rows to the first one as they go, so that memory does not grow with the number of rows.
+    ``value``. A column of the data that has one of these names is kept as ``data_<name>``. Ranks bring their rows to
+    the first one as they go, so that memory does not grow with the number of rows.
 
     Args:
         path: The file, which ends in .csv, .jsonl or .parquet; an existing one is replaced once all rows are there.
@@ -40,10 +41,11 @@ class PredictionWriter(Callback):
         self._file: TableFile | None = None
         self._waiting: dict[int, NDArray[np.float64]] = {}
         self._next = 0
+        self._renamed: dict[str, str] = {}
 
     def on_predict_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Opens the file, before anything is computed."""
-        self._waiting, self._next = {}, 0
+        self._waiting, self._next, self._renamed = {}, 0, {}
         table = self._table(trainer)
         missing = sorted(set(self.columns or ()) - set(table.column_names))
         if missing:
@@ -106,6 +108,23 @@ class PredictionWriter(Callback):
         numbers = np.arange(self._next, self._next + len(logits))
         table = self._table(trainer)
         kept = table.select_columns(self.columns if self.columns is not None else table.column_names)
-        columns: dict[str, Any] = {"row": numbers, **kept.with_format(None)[self._next : self._next + len(logits)]}
         rule: DecisionRule | None = pl_module.decision_rule  # type: ignore[assignment]
-        return pa.RecordBatch.from_pydict({**columns, **predicted_columns(logits, rule)})
+        predicted = predicted_columns(logits, rule)
+        if self._next == 0:
+            self._renamed = _renamed(kept.column_names, {"row", *predicted})
+            for name, new in self._renamed.items():
+                _log.info("The data's column %s is written as %s, beside the prediction of that name", name, new)
+        of_data = kept.with_format(None)[self._next : self._next + len(logits)]
+        columns = {self._renamed.get(name, name): values for name, values in of_data.items()}
+        return pa.RecordBatch.from_pydict({"row": numbers, **columns, **predicted})
+
+
+def _renamed(names: list[str], taken: set[str]) -> dict[str, str]:
+    """Returns new names for those of the data's columns whose names are taken."""
+    new: dict[str, str] = {}
+    for name in names:
+        if name in taken:
+            new[name] = f"data_{name}"
+            while new[name] in {*names, *taken}:
+                new[name] = f"data_{new[name]}"
+    return new

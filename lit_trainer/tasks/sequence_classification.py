@@ -241,9 +241,7 @@ class SequenceClassification(Task):
             batch: As the evaluation loader makes it.
         """
         outputs = self.compute_outputs(batch)
-        assert self.loss is not None
-        logits = outputs["logits"] if self.loss.passes == 1 else outputs["logits"].mean(0)
-        self._table.add(batch, logits, *self.compute_loss(outputs, batch))
+        self._table.add(batch, self._of_one_pass(outputs["logits"]), *self.compute_loss(outputs, batch))
 
     def on_validation_epoch_start(self) -> None:
         """Begins an evaluation."""
@@ -302,7 +300,11 @@ class SequenceClassification(Task):
             batch: As the evaluation loader makes it; labels are not needed.
             batch_idx: Its number.
         """
-        return {ROW: batch[ROW], "logits": self.model(**model_inputs(batch)).logits}
+        return {ROW: batch[ROW], "logits": self._of_one_pass(self.compute_outputs(batch)["logits"])}
+
+    def _of_one_pass(self, logits: Tensor) -> Tensor:
+        assert self.loss is not None
+        return logits if self.loss.passes == 1 else logits.mean(0)
 
 
 def _head(model: PreTrainedModel, num_labels: int) -> nn.Linear | None:

@@ -18,10 +18,10 @@ TABLE = Dataset.from_dict({"id": [f"r{index}" for index in range(7)], "text": li
 RULE = DecisionRule("multi_class", ("red", "green", "blue"))
 
 
-def predict(path, batches, rule=RULE, columns=None, fail_after=None):
+def predict(path, batches, rule=RULE, columns=None, fail_after=None, table=TABLE):
     """Hands batches of row numbers to the writer; row r has its highest logit at r % 3."""
     writer = PredictionWriter(str(path), columns)
-    trainer = SimpleNamespace(world_size=1, is_global_zero=True, datamodule=SimpleNamespace(predict_table=TABLE))
+    trainer = SimpleNamespace(world_size=1, is_global_zero=True, datamodule=SimpleNamespace(predict_table=table))
     module = SimpleNamespace(decision_rule=rule)
     try:
         writer.on_predict_start(trainer, module)
@@ -74,6 +74,18 @@ def test_an_incomplete_file_never_takes_the_place_of_one_that_was_there(tmp_path
         predict(path, [[0], [1]], fail_after=1)
     assert path.read_text() == "kept"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_column_of_the_data_with_the_name_of_a_prediction_is_kept_beside_it(tmp_path, caplog):
+    table = Dataset.from_dict({"label": list("gfedcba"), "row": list(range(7)), "data_row": ["x"] * 7})
+    with caplog.at_level("INFO", "lit_trainer"):
+        predict(tmp_path / "p.jsonl", [[0, 1], [3, 2]], table=table)
+    rows = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
+    assert [row["label"] for row in rows] == ["red", "green", "blue", "red"]
+    assert [row["data_label"] for row in rows] == list("gfed")
+    assert [row["data_data_row"] for row in rows] == list(range(4))
+    assert rows[0]["data_row"] == "x"
+    assert "column label is written as data_label" in caplog.text
 
 
 def test_a_row_that_comes_twice_is_an_error(tmp_path):

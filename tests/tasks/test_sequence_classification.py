@@ -236,3 +236,19 @@ def test_a_compiled_model_has_the_same_weights_by_the_same_names(fit):
     expected = plain.model.state_dict()
     for name, value in compiled.model.state_dict().items():
         torch.testing.assert_close(value, expected[name], rtol=1e-3, atol=1e-4)
+
+
+def test_prediction_goes_through_the_outputs_that_a_subclass_computes(fit):
+    class Shifted(SequenceClassification):
+        def compute_outputs(self, batch):
+            outputs = super().compute_outputs(batch)
+            return {**outputs, "logits": outputs["logits"] + torch.tensor([0.0, 100.0])}
+
+    for loss in (CrossEntropy(), RDrop(CrossEntropy())):
+        task, _ = fit(task=Shifted, loss=loss)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = task.trainer.predict(task, datamodule=task.trainer.datamodule)
+        logits = torch.cat([batch["logits"] for batch in found])
+        assert logits.shape == (27, 2)
+        assert (logits[:, 1] > 50).all()
