@@ -7,13 +7,13 @@ Shapes: B rows, L tokens, C classes, D width, A micro-batches.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:  # what a report of a run takes from here and from `decision` is not to wait for torch
+    from torch import Tensor
 
 Batch: TypeAlias = dict[str, Any]
-Labels: TypeAlias = Tensor | dict[str, Tensor]
+Labels: TypeAlias = "Tensor | dict[str, Tensor]"
 
 LABELS: Final = "labels"
 """Targets: int64 ``[B]`` or ``[B, L]`` for classes, float ``[B]`` or ``[B, C]`` for values; one such tensor by
@@ -40,7 +40,7 @@ IGNORED_LABEL: Final = -100
 """What an integer label says when nothing is to be learnt from it. A float label says so by being NaN."""
 
 
-def is_counted(labels: Tensor) -> Tensor:
+def is_counted(labels: "Tensor") -> "Tensor":
     """Tells which labels count: not -100 for integers, not NaN for floats.
 
     Args:
@@ -49,12 +49,12 @@ def is_counted(labels: Tensor) -> Tensor:
     Returns:
         bool, of the shape of ``labels``.
     """
-    return ~torch.isnan(labels) if labels.is_floating_point() else labels != IGNORED_LABEL
+    return ~labels.isnan() if labels.is_floating_point() else labels != IGNORED_LABEL
 
 
-def ignored_like(labels: Tensor) -> Tensor:
+def ignored_like(labels: "Tensor") -> "Tensor":
     """Returns labels of the same shape and dtype that are all ignored."""
-    return torch.full_like(labels, float("nan") if labels.is_floating_point() else IGNORED_LABEL)
+    return labels.new_full(labels.shape, float("nan") if labels.is_floating_point() else IGNORED_LABEL)
 
 
 def model_inputs(batch: Mapping[str, Any]) -> Batch:

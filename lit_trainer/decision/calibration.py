@@ -10,8 +10,6 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 
 from lit_trainer.batch import IGNORED_LABEL
 from lit_trainer.decision.isotonic import IDENTITY, RisingCurve, fit_rising_curve
@@ -134,6 +132,9 @@ class VectorScaling(Calibration):
     @classmethod
     def fit(cls, logits: Floats, labels: Integers, kind: Kind) -> Self:
         """Fits factors and offsets by likelihood, which is convex in them, with L-BFGS on standardised logits."""
+        import torch  # here, so that applying a rule does not wait for it
+        from torch.nn import functional as F
+
         num_classes = logits.shape[1]
         targets, counted = _targets(labels, kind, num_classes)
         rows = np.maximum(counted.sum(axis=0), 1)

@@ -4,14 +4,15 @@ Everything downstream is float64 and computed row by row, so that a row is decid
 """
 
 from collections.abc import Iterable
-from typing import Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from lit_trainer.batch import IGNORED_LABEL, is_counted
+from lit_trainer.batch import IGNORED_LABEL
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Kind: TypeAlias = Literal["binary", "multi_class", "multi_label"]
 """One of two classes, one of C classes, or any number of C classes."""
@@ -19,7 +20,7 @@ Kind: TypeAlias = Literal["binary", "multi_class", "multi_label"]
 Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
 Bools: TypeAlias = NDArray[np.bool_]
-Array: TypeAlias = NDArray[np.generic] | Tensor
+Array: TypeAlias = "NDArray[np.generic] | Tensor"
 
 
 def check_kind(kind: str) -> None:
@@ -43,7 +44,7 @@ def read_logits(logits: Array, kind: Kind, num_classes: int) -> Floats:
     Raises:
         ValueError: If the shape is another one or a logit is not finite.
     """
-    read = _as_tensor(logits).to(torch.float64).numpy()
+    read: Floats = _as_numpy(logits).astype(np.float64)
     given = read.shape
     if kind == "binary" and (read.ndim == 1 or given[1:] == (1,)):
         read = np.stack([np.zeros(len(read)), read.reshape(len(read))], axis=1)
@@ -51,7 +52,8 @@ def read_logits(logits: Array, kind: Kind, num_classes: int) -> Floats:
         raise ValueError(
             f"logits have the shape {list(given)}; {kind} with {num_classes} labels takes [N, {num_classes}]"
         )
-    if not (finite := np.isfinite(read).all(axis=1)).all():
+    finite: Bools = np.asarray(np.isfinite(read).all(axis=1))
+    if not finite.all():
         raise ValueError(f"logits are not finite in {rows(~finite)}")
     return np.ascontiguousarray(read)
 
@@ -72,13 +74,12 @@ def read_labels(labels: Array, kind: Kind, num_classes: int, num_rows: int) -> I
     Raises:
         ValueError: If the shape is another one or a label is none of the classes.
     """
-    tensor = _as_tensor(labels)
-    tensor = tensor.to(torch.float64) if tensor.is_floating_point() else tensor
+    given = _as_numpy(labels)
     expected = (num_rows, num_classes) if kind == "multi_label" else (num_rows,)
-    if tuple(tensor.shape) != expected:
-        raise ValueError(f"labels have the shape {list(tensor.shape)}; these logits of {kind} need {list(expected)}")
-    counted = is_counted(tensor).numpy() & (tensor != IGNORED_LABEL).numpy()
-    read = np.where(counted, tensor.numpy(), IGNORED_LABEL)
+    if given.shape != expected:
+        raise ValueError(f"labels have the shape {list(given.shape)}; these logits of {kind} need {list(expected)}")
+    counted = (given != IGNORED_LABEL) & (given == given)  # NaN equals nothing
+    read = np.where(counted, given, IGNORED_LABEL)
     highest = 1 if kind == "multi_label" else num_classes - 1
     wrong = counted & ~np.isin(read, np.arange(highest + 1))
     if wrong.any():
@@ -120,5 +121,8 @@ def listed(things: Iterable[object]) -> str:
     return ", ".join(str(thing) for thing in things)
 
 
-def _as_tensor(array: Array) -> Tensor:
-    return array.detach().cpu() if isinstance(array, Tensor) else torch.from_numpy(np.array(array))
+def _as_numpy(array: Array) -> NDArray[Any]:
+    if not hasattr(array, "detach"):
+        return np.array(array)
+    tensor = array.detach().cpu()
+    return np.asarray(tensor.double() if tensor.is_floating_point() else tensor)  # numpy has no bfloat16
