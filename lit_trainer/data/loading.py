@@ -41,6 +41,7 @@ class StepLoader:
         num_micro_batches: Micro-batches of each step on each rank.
         num_workers: Processes that load ahead; 0 loads in this one.
         pin_memory: Whether tensors go to page-locked memory, for faster transfer to a GPU.
+        transform: Changes a batch of an epoch, such as by masking tokens.
     """
 
     def __init__(
@@ -55,10 +56,11 @@ class StepLoader:
         num_micro_batches: int = 1,
         num_workers: int = 0,
         pin_memory: bool = False,
+        transform: Callable[[Batch, int], Batch] | None = None,
     ) -> None:
         self.plan, self.position = plan, position
         self.rank, self.num_ranks, self.num_micro_batches = rank, num_ranks, num_micro_batches
-        self._order = _Order()
+        self._order, self._transform = _Order(), transform
         self._loader = _loader(rows, self._order, collate, num_workers, pin_memory)
 
     def __len__(self) -> int:
@@ -95,6 +97,8 @@ class StepLoader:
         )
         batches = iter(self._loader)
         while window := list(islice(batches, self.num_micro_batches)):
+            if self._transform is not None:
+                window = [self._transform(batch, epoch) for batch in window]
             if LABELS in window[0]:
                 window[0][STEP_LABELS] = [batch[LABELS] for batch in window]
             for index, batch in enumerate(window):
@@ -112,6 +116,7 @@ class EvaluationLoader:
         batches: The row numbers of each batch.
         num_workers: Processes that load ahead; 0 loads in this one.
         pin_memory: Whether tensors go to page-locked memory, for faster transfer to a GPU.
+        transform: Changes a batch, such as by masking tokens.
     """
 
     def __init__(
@@ -122,9 +127,10 @@ class EvaluationLoader:
         *,
         num_workers: int = 0,
         pin_memory: bool = False,
+        transform: Callable[[Batch], Batch] | None = None,
     ) -> None:
         self._batches: list[Draws] = [[(int(row), int(row)) for row in batch] or [(0, -1)] for batch in batches]
-        self._order = _Order()
+        self._order, self._transform = _Order(), transform
         self._loader = _loader(rows, self._order, collate, num_workers, pin_memory)
 
     def __len__(self) -> int:
@@ -134,7 +140,7 @@ class EvaluationLoader:
     def __iter__(self) -> Iterator[Batch]:
         """Yields the batches."""
         self._order.draws = iter(self._batches)
-        yield from self._loader
+        yield from self._loader if self._transform is None else map(self._transform, self._loader)
 
 
 def _loader(

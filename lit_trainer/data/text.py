@@ -25,6 +25,7 @@ from lit_trainer.data.sampling import WeightedSampling
 from lit_trainer.data.sources.base import Source
 from lit_trainer.data.sources.by_suffix import source_of_file
 from lit_trainer.data.splits import Splits
+from lit_trainer.data.transforms.base import Transform, Transforms
 from lit_trainer.wheel import WheelMember
 
 _log = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ class TextData(pl.LightningDataModule):
             a step; 0 turns it off.
         splits: Which splits there are and how missing ones are made.
         checks: What is done about rows that cannot be used.
+        transforms: What is done to rows anew each time they are drawn, such as masking tokens.
         predict: The rows to predict, as a source or a file; the test split if not given.
         num_workers: Processes that load ahead on each rank; 0 loads in the training process.
         seed: Of the batches; that of the run if not given. The cut into splits has its own.
@@ -87,6 +89,7 @@ class TextData(pl.LightningDataModule):
         bucket_steps: int = 50,
         splits: Splits | None = None,
         checks: Policies | None = None,
+        transforms: list[Transform] | None = None,
         predict: Source | str | None = None,
         num_workers: int = 0,
         seed: int | None = None,
@@ -104,7 +107,7 @@ class TextData(pl.LightningDataModule):
         self.batch_size, self.max_tokens = None if max_tokens else batch_size, max_tokens
         self.eval_batch_size, self.sampling, self.bucket_steps = eval_batch_size, sampling, bucket_steps
         self.splits, self.checks = splits or Splits(), checks or Policies()
-        self.num_workers = num_workers
+        self.num_workers, self.transforms = num_workers, list(transforms or ())
         self._seed = seed
         self._rows: dict[str, EncodedRows] = {}
 
@@ -264,6 +267,7 @@ class TextData(pl.LightningDataModule):
             num_micro_batches=trainer.accumulate_grad_batches,
             num_workers=self.num_workers,
             pin_memory=self._pins_memory(),
+            transform=Transforms(self.transforms, self.tokenizer, self.seed).train if self.transforms else None,
         )
 
     def val_dataloader(self) -> EvaluationLoader | list[EvaluationLoader]:
@@ -318,6 +322,7 @@ class TextData(pl.LightningDataModule):
             shares[trainer.global_rank],
             num_workers=self.num_workers,
             pin_memory=self._pins_memory(),
+            transform=Transforms(self.transforms, self.tokenizer, self.seed).evaluate if self.transforms else None,
         )
 
     def _attached_trainer(self) -> pl.Trainer:

@@ -19,8 +19,11 @@ from transformers import AutoTokenizer
 from lit_trainer.data.collation import EncodedRows, PaddingCollator
 from lit_trainer.data.loading import EvaluationLoader, StepLoader
 from lit_trainer.data.plan import StepPlan, evaluation_batches
+from lit_trainer.data.transforms.base import Transforms
+from lit_trainer.data.transforms.mask_tokens import MaskTokens
 from lit_trainer.losses.cross_entropy import CrossEntropy
 from lit_trainer.optim.optimizer import OptimizerSpec
+from lit_trainer.tasks.masked_language_modeling import MaskedLanguageModeling
 from lit_trainer.tasks.sequence_classification import SequenceClassification
 from tests.ending import end
 
@@ -38,8 +41,11 @@ class PlannedRows(pl.LightningDataModule):
         labels = rng.integers(0, NUM_CLASSES, NUM_ROWS)
         labels[::5] = -100
         tokens = Dataset.from_dict({"input_ids": ids, "attention_mask": [[1] * len(row) for row in ids]})
-        self.rows = EncodedRows(tokens, lengths, labels)
-        self.collate = PaddingCollator(AutoTokenizer.from_pretrained(folder))
+        masked = settings.get("masked", False)
+        self.rows = EncodedRows(tokens, lengths, None if masked else labels)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        self.collate = PaddingCollator(tokenizer)
+        self.transforms = Transforms([MaskTokens()] if masked else [], tokenizer, seed=1)
         self.label_map = SimpleNamespace(names=("a", "b", "c"), kind="classes")
         weights = np.where(labels == 0, 4.0, 1.0) if settings.get("weighted", True) else None
         size = {"max_tokens": 150} if settings.get("max_tokens") else {"batch_size": 16}
@@ -61,17 +67,27 @@ class PlannedRows(pl.LightningDataModule):
             num_ranks=trainer.world_size,
             num_micro_batches=trainer.accumulate_grad_batches,
             num_workers=self.num_workers,
+            transform=self.transforms.train,
         )
 
     def val_dataloader(self) -> EvaluationLoader:
         shares = evaluation_batches(self.num_eval_rows, 8, self.trainer.world_size, self.rows.lengths)
-        return EvaluationLoader(self.rows, self.collate, shares[self.trainer.global_rank])
+        share = shares[self.trainer.global_rank]
+        return EvaluationLoader(self.rows, self.collate, share, transform=self.transforms.evaluate)
 
     test_dataloader = val_dataloader
 
 
 class InFloat64(SequenceClassification):
     """Everything in float64, so that only what is wrong differs."""
+
+    def configure_model(self) -> None:
+        super().configure_model()
+        self.model.double()
+
+
+class MaskedInFloat64(MaskedLanguageModeling):
+    """The same for hidden tokens."""
 
     def configure_model(self) -> None:
         super().configure_model()
@@ -97,9 +113,10 @@ def run(settings: dict[str, Any]) -> None:
     pl.seed_everything(7, verbose=False)
     data = PlannedRows(settings["folder"], settings)
     dropout = settings.get("dropout", 0.0)
-    task = InFloat64(
+    masked = settings.get("masked", False)
+    task = (MaskedInFloat64 if masked else InFloat64)(
         settings["folder"],
-        loss=CrossEntropy(class_weights=[1.0, 5.0, 0.3]),
+        loss=CrossEntropy() if masked else CrossEntropy(class_weights=[1.0, 5.0, 0.3]),
         optimizer=OptimizerSpec(lr=1e-3),
         config={"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout},
     )
@@ -150,7 +167,7 @@ def run(settings: dict[str, Any]) -> None:
                 "weights": weights,
                 "metrics": {name: float(value) for name, value in trainer.callback_metrics.items()},
                 "steps": trainer.global_step,
-                "rows": None if task.scores is None else task.scores.rows,
+                "rows": None if masked or task.scores is None else task.scores.rows,
                 "losses": losses,
             },
             settings["out"],

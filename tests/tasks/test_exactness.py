@@ -72,6 +72,18 @@ def test_any_split_ends_in_the_same_weights(train, whole, split, sizes):
 
 
 @pytest.mark.exact
+@pytest.mark.parametrize("split", SPLITS)
+def test_any_split_hides_the_same_tokens(train, whole, split):
+    settings = {"masked": True, "max_steps": 20, "validate_every": 10}
+    if "masked" not in whole:
+        whole["masked"] = train(**settings)
+    found = train(**settings, **SPLITS[split])
+    assert largest_difference(whole["masked"]["weights"], found["weights"]) < 1e-9
+    assert found["losses"] == pytest.approx(whole["masked"]["losses"], rel=1e-9)
+    assert found["metrics"] == pytest.approx(whole["masked"]["metrics"], rel=1e-6)
+
+
+@pytest.mark.exact
 @pytest.mark.parametrize("num_rows", [75, 5, 2])
 def test_any_number_of_ranks_scores_every_row_once_with_the_same_metrics(train, num_rows):
     alone = train(only_test=True, num_eval_rows=num_rows)
@@ -87,6 +99,7 @@ KILLS = [
     {"accumulate": 3, "num_workers": 2, "validate_every": 1.0},
     {"accumulate": 1, "num_workers": 2, "validate_every": 2, "max_tokens": True},
     {"accumulate": 2, "num_workers": 0, "validate_every": 1.0, "max_steps": -1, "max_epochs": 3},
+    {"accumulate": 2, "num_workers": 0, "validate_every": 1.0, "masked": True},
 ]
 
 

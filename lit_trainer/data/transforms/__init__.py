@@ -1,0 +1,1 @@
+"""What is done to rows anew each time they are drawn, such as masking tokens."""
