@@ -137,6 +137,11 @@ def softmax_backward(
     return scores, grads
 
 
+def is_native() -> bool:
+    """Tells whether dropout on a CPU is computed by the compiled library; asking has it compiled."""
+    return _library() is not None
+
+
 def _scaled(scores: Tensor, scale: float, open_keys: Tensor | None) -> Tensor:
     raised = scores.to(torch.promote_types(scores.dtype, torch.float32)) * scale
     return raised if open_keys is None else raised.masked_fill_(~open_keys, float("-inf"))

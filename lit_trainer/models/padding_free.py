@@ -38,7 +38,7 @@ def serves(model: nn.Module) -> str | None:
     Args:
         model: A Hugging Face model. If its weights are there, whole, two short rows are run through it both ways.
     """
-    if _installed(model) is not None:
+    if installed(model) is not None:
         return None
     try:
         install(model).remove()
@@ -59,7 +59,7 @@ def install(model: nn.Module) -> "PaddingFree":
     Raises:
         ValueError: If the model cannot be run without padding; the message says why.
     """
-    if (free := _installed(model)) is not None:
+    if (free := installed(model)) is not None:
         return free
     blocks = _blocks(model)
     assert isinstance(model, PreTrainedModel)
@@ -70,6 +70,16 @@ def install(model: nn.Module) -> "PaddingFree":
         free.remove()
         raise
     return free
+
+
+def installed(model: nn.Module) -> "PaddingFree | None":
+    """Returns what makes a model run without padding, or None if nothing does.
+
+    Args:
+        model: Any model.
+    """
+    owners = (getattr(hook, "__self__", None) for hook in model._forward_pre_hooks.values())
+    return next((owner for owner in owners if isinstance(owner, PaddingFree)), None)
 
 
 class PaddingFree:
@@ -176,11 +186,6 @@ class PaddingFree:
         if isinstance(output, tuple):
             return (layout.unpack(output[0]), *output[1:])
         return layout.unpack(output)
-
-
-def _installed(model: nn.Module) -> PaddingFree | None:
-    owners = (getattr(hook, "__self__", None) for hook in model._forward_pre_hooks.values())
-    return next((owner for owner in owners if isinstance(owner, PaddingFree)), None)
 
 
 def _blocks(model: nn.Module) -> Sequence[nn.Module]:
