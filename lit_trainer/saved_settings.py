@@ -83,6 +83,17 @@ def differences(parser: ArgumentParser, settings: Namespace, saved: Path, parts:
                 yield f"{key} is {new.get(key)} here, it was {old.get(key)} in {saved}; this run's wins"
 
 
+def settings_by_key(parser: ArgumentParser, settings: Namespace) -> dict[str, Any]:
+    """Returns all settings by dotted key, written as on the command line.
+
+    Args:
+        parser: The parser that the settings come from.
+        settings: The settings.
+    """
+    tree = yaml.safe_load(settings_text(parser, settings))
+    return dict(leaf for part, value in tree.items() for leaf in _leaves(part, value))
+
+
 def _leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Yields values by dotted key, written as on the command line."""
     if not isinstance(value, dict) or not value:

@@ -25,6 +25,8 @@ from lit_trainer.callbacks.preemption import Preempted, Preemption
 from lit_trainer.callbacks.progress_bar import StepProgressBar
 from lit_trainer.callbacks.run_summary import RunSummary
 from lit_trainer.parsing import SettingsError, SettingsParser
+from lit_trainer.preflight.before_training import check_job, check_ranks, has_several_ranks
+from lit_trainer.preflight.intended_run import IntendedRun
 from lit_trainer.runtime.checkpoint_files import AtomicCheckpointIO
 from lit_trainer.runtime.checkpoint_paths import ExplicitCheckpointConnector, find_checkpoint, run_of
 from lit_trainer.runtime.job_checkpoint import checkpoint_of_job, is_auto
@@ -37,7 +39,7 @@ from lit_trainer.runtime.run_folder import (
     RunTensorBoardLogger,
     folder_of_job,
 )
-from lit_trainer.saved_settings import SaveSettings, differences
+from lit_trainer.saved_settings import SaveSettings, differences, settings_by_key
 from lit_trainer.tasks.base import Task
 from lit_trainer.terminal import set_up_terminal
 
@@ -119,6 +121,13 @@ class TrainingCLI(LightningCLI):
             default=True,
             help="Whether fit ends with a test of the best checkpoint, if there is a test split.",
         )
+        parser.add_argument(
+            "--preflight_seconds",
+            type=float,
+            default=60.0,
+            help="Where there are several ranks, how long they wait for one another before all else, when their nodes, "
+            "code, settings and data are compared as by lit-trainer doctor; 0 leaves that out.",
+        )
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Parses the arguments; unlike Lightning's own without a look at those of this process."""
@@ -136,6 +145,18 @@ class TrainingCLI(LightningCLI):
             chosen.insert(0, f"trainer.precision {precision}")
         if len(chosen) > 1:
             raise SettingsError(f"precision is set more than once: {' and '.join(chosen)} (trainer.plugins); keep one")
+        if self._has_preflight():
+            check_job(self._intended())
+
+    def _intended(self) -> IntendedRun:
+        return IntendedRun.of_settings({f"trainer.{key}": value for key, value in vars(self.config.trainer).items()})
+
+    def _has_preflight(self) -> bool:
+        return self.config.preflight_seconds > 0 and has_several_ranks(self._intended())
+
+    def settings(self) -> dict[str, Any]:
+        """Returns all settings by dotted key, written as on the command line."""
+        return settings_by_key(self.parser, self.config)
 
     # -- objects -------------------------------------------------------------------------------------------------------
 
@@ -163,6 +184,8 @@ class TrainingCLI(LightningCLI):
     def run(self) -> Any:
         """Runs the command; returns what the Trainer returns, for ``fit`` the metrics of its test if there was one."""
         try:
+            if self._has_preflight():
+                check_ranks(IntendedRun.of_settings(self.settings()), self.config.preflight_seconds)
             result = self._run_on(self._checkpoint())
         except BaseException as error:
             self._folder.release()
@@ -210,6 +233,16 @@ class TrainingCLI(LightningCLI):
         if self.config.test_after_fit and finished and best and has_test_split(self.datamodule):
             return trainer.test(self.model, datamodule=self.datamodule, ckpt_path=best, verbose=False)
         return None
+
+
+class SettingsOnly(TrainingCLI):
+    """The settings of a command, checked, without any of the objects that they describe."""
+
+    def before_instantiate_classes(self) -> None:
+        """Leaves it to who asks for the settings to look at them."""
+
+    def instantiate_classes(self) -> None:
+        """Builds nothing."""
 
 
 def best_checkpoint(trainer: pl.Trainer) -> str | None:

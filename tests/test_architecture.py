@@ -12,8 +12,9 @@ MAX_LINES = 350
 FLOORS = [
     {"__main__"},
     {"cli"},
-    {"training_cli", "inference", "submit", "doctor"},
-    {"parsing", "saved_settings", "terminal"},
+    {"doctor"},
+    {"training_cli", "inference", "submit"},
+    {"parsing", "saved_settings", "terminal", "preflight"},
     {"tasks", "callbacks", "data", "runtime"},
     {"models", "losses", "optim", "decision"},
     {"wheel"},

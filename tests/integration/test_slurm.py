@@ -1,66 +1,17 @@
 """On a real SLURM of two nodes, jobs that are pre-empted, out of time or short of a rank go on as if they were not."""
 
 import csv
-import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import yaml
 
-from tests.integration.conftest import Slurm
-from tests.tiny_recipe import write_recipe
+from tests.integration.conftest import END, NUM_STEPS, Slurm, finish, submit_job
 
 pytestmark = pytest.mark.slow
-
-NUM_STEPS = 24
-END = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path, films: dict[str, list[str]]) -> Path:
-    """Where all jobs run: with a recipe of 24 steps, each a quarter of a second."""
-    folder = tmp_path_factory.mktemp("jobs")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        write_recipe(tiny_bert, films)
-    recipe = yaml.safe_load((folder / "recipe.yaml").read_text())
-    recipe["model"]["class_path"] = "tests.integration.slow_task.SlowTask"
-    recipe["trainer"] |= {"max_epochs": NUM_STEPS // 3, "log_every_n_steps": 1}
-    recipe["trainer"]["callbacks"][-1]["init_args"] = {"every_n_steps": 4}
-    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    return folder
-
-
-Submit = Callable[..., str]
-
-
-def submit_job(
-    slurm: Slurm,
-    folder: Path,
-    name: str,
-    *arguments: object,
-    nodes: int = 2,
-    step_seconds: float = 0.25,
-    options: tuple[object, ...] = (),
-) -> str:
-    """Submits a fit whose log, notes and run bear a name; returns the job's id."""
-    slurm.env |= {"STEP_SECONDS": str(step_seconds), "NAME": name}
-    return slurm.run(
-        *(sys.executable, "-m", "lit_trainer", "submit", "--nodes", nodes, "--cpus-per-task", 1),
-        *("--output", f"{name}-%j.out", "--setup", "export GLOO_SOCKET_IFNAME=lo", "--time", 10),
-        *(*options, "fit", "--config", "recipe.yaml", "--trainer.default_root_dir", f"runs/{name}", *arguments),
-        cwd=folder,
-    )
-
-
-@pytest.fixture
-def submit(slurm: Slurm, folder: Path) -> Submit:
-    return partial(submit_job, slurm, folder)
 
 
 def steps(folder: Path, name: str, rank: int = 0) -> list[int]:
@@ -88,14 +39,6 @@ def assert_same(one: Any, other: Any) -> None:
         assert mine.keys() == theirs.keys()
         for key in mine:
             torch.testing.assert_close(mine[key], theirs[key], rtol=0, atol=0)
-
-
-def finish(slurm: Slurm, folder: Path, name: str, job: str) -> str:
-    """Waits for a job's success and returns its log."""
-    info = slurm.wait(job, *END)
-    log = (folder / f"{name}-{job}.out").read_text()
-    assert info["JobState"] == "COMPLETED", log
-    return log
 
 
 @pytest.fixture(scope="module")
