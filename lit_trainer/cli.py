@@ -17,6 +17,7 @@ COMMANDS = {
     "validate": "evaluate a checkpoint on the validation split",
     "test": "evaluate a checkpoint on the test split",
     "predict": "apply a checkpoint to rows without labels",
+    "compare": "run variants of a recipe with several seeds, in one table",
     "submit": "have one of these run as a job of SLURM",
     "doctor": "say what is wrong with this machine, or job, for training",
 }
@@ -87,6 +88,10 @@ def _run(given: list[str], is_process: bool) -> None:
             from lit_trainer import submit
 
             return submit.main(rest)
+        if command == "compare":
+            from lit_trainer.studies import compare
+
+            return compare.main(rest)
         if command == "doctor":
             from lit_trainer import doctor
 

@@ -12,6 +12,7 @@ MAX_LINES = 350
 FLOORS = [
     {"__main__"},
     {"cli"},
+    {"studies"},
     {"doctor"},
     {"training_cli", "inference", "submit"},
     {"parsing", "saved_settings", "terminal", "preflight"},

@@ -1,0 +1,98 @@
+"""What a run has left behind: its metrics, what it cost, and the test rows with what the model said of them."""
+
+import csv
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from lit_trainer.decision.probabilities import Integers
+from lit_trainer.studies.recorder_files import COST_FILE, TEST_SCORES
+
+_FINISHED = "finished.json"
+
+
+class UnfinishedError(ValueError):
+    """A run that lacks what a comparison needs."""
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run that came to its end and was tested.
+
+    Args:
+        folder: The run's folder.
+        metrics: Those of the test, by name without ``test/``.
+        cost: What the recorder wrote.
+    """
+
+    folder: Path
+    metrics: Mapping[str, float]
+    cost: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Reads a run's own folder.
+
+        Args:
+            folder: Such as ``.../version_0``.
+
+        Raises:
+            UnfinishedError: If it was not tested.
+        """
+        metrics: dict[str, float] = {}
+        try:
+            with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
+                for row in csv.DictReader(file):
+                    metrics |= {name: float(value) for name, value in row.items() if name != "step" and value}
+            cost = json.loads((folder / COST_FILE).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise UnfinishedError(f"{error.filename} is not there: a comparison needs the loggers of the run") from None
+        tested = {name.removeprefix("test/"): value for name, value in metrics.items() if name.startswith("test")}
+        if not tested:
+            raise UnfinishedError("it was not tested: is there a test split, and a checkpoint of the best evaluation?")
+        return cls(folder, tested, cost)
+
+    def note(self, parent: Path) -> None:
+        """Notes in a folder that this is the run in it that has finished."""
+        about = {"run": self.folder.name, "metrics": self.metrics, "cost": self.cost}
+        partial = parent / f".{_FINISHED}.partial"
+        partial.write_text(json.dumps(about, indent=1), encoding="utf-8")
+        partial.replace(parent / _FINISHED)
+
+    @classmethod
+    def noted(cls, parent: Path) -> Self | None:
+        """Returns the run in a folder that was noted to have finished, if it and its scores are still there."""
+        try:
+            about = json.loads((parent / _FINISHED).read_text(encoding="utf-8"))
+            run = cls(parent / about["run"], about["metrics"], about["cost"])
+        except (OSError, ValueError, KeyError):
+            return None
+        return run if run.folder.is_dir() else None
+
+    def decisions(self) -> tuple[Integers, Integers] | None:
+        """Returns, for the test rows that have a label, that and the most probable class, int64 ``[N]`` each.
+
+        None where a row has not one class, or nothing was kept.
+        """
+        try:
+            table = pq.read_table(self.folder / TEST_SCORES, columns=["label", "logits"])
+        except OSError:
+            return None
+        labels = table["label"].to_numpy()
+        if labels.dtype.kind != "i":
+            return None
+        logits = np.array(table["logits"].to_pylist(), np.float64)
+        decided = logits.argmax(1) if logits.shape[1] > 1 else (logits[:, 0] >= 0).astype(np.int64)
+        counted = labels >= 0
+        return labels[counted].astype(np.int64), decided[counted].astype(np.int64)
+
+    def remove_weights(self) -> None:
+        """Removes checkpoints and the exported model, which many runs would fill a disk with."""
+        for name in ("checkpoints", "export"):
+            shutil.rmtree(self.folder / name, ignore_errors=True)
