@@ -14,16 +14,17 @@ FLOORS = [
     {"cli"},
     {"studies"},
     {"doctor"},
-    {"training_cli", "inference", "submit"},
+    {"training_cli", "inference", "submit", "report"},
     {"parsing", "saved_settings", "terminal", "preflight"},
     {"tasks", "callbacks", "data", "runtime"},
+    {"reporting"},
     {"models", "losses", "optim", "decision"},
     {"wheel"},
     {"batch", "cache", "mistakes", "signals", "slurm", "__init__"},
 ]
 """A part may import what stands below it, and itself; never a neighbour on its own floor."""
 
-PLAIN_TORCH = {"losses", "optim", "decision", "batch", "cache", "wheel"}
+PLAIN_TORCH = {"reporting", "losses", "optim", "decision", "batch", "cache", "wheel"}
 WITHOUT_LIGHTNING = PLAIN_TORCH | {"models"}
 ODDS_AND_ENDS = {"util", "utils", "helper", "helpers", "common", "misc", "core", "base_utils"}
 
