@@ -17,6 +17,7 @@ COMMANDS = {
     "validate": "evaluate a checkpoint on the validation split",
     "test": "evaluate a checkpoint on the test split",
     "predict": "apply a checkpoint to rows without labels",
+    "report": "write a page about a run: curves, decisions, the rows that went wrong",
     "compare": "run variants of a recipe with several seeds, in one table",
     "submit": "have one of these run as a job of SLURM",
     "doctor": "say what is wrong with this machine, or job, for training",
@@ -84,6 +85,10 @@ def _run(given: list[str], is_process: bool) -> None:
     else:
         command, *rest = given
         _check_is_command(command)
+        if command == "report":
+            from lit_trainer import report
+
+            return report.main(rest)
         if command == "submit":
             from lit_trainer import submit
 
