@@ -62,10 +62,10 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     ("args", "expected"),
     [
         (["prdict"], "there is no command prdict; did you mean predict?"),
-        (["serve"], "there is no command serve; there are fit, validate, test, predict, report, compare, submit, doctor"),
+        (["serve"], f"there is no command serve; there are {', '.join(COMMANDS)}"),
         (
             ["--config", "x.yaml"],
-            "a command must come first, before --config; there are fit, validate, test, predict, report, compare, submit, doctor",
+            f"a command must come first, before --config; there are {', '.join(COMMANDS)}",
         ),
     ],
 )
