@@ -18,9 +18,10 @@ is ``loss: {class_path: my_losses.AbsoluteError}``. Or it is a plain function wi
         return (logits.squeeze(-1) - labels).abs()
 """
 
+import functools
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Self
 
@@ -151,7 +152,7 @@ def declared(function: Callable[..., Any], offered: Mapping[str, Any], name: str
     Raises:
         ValueError: If a parameter without a default is not offered, or cannot be given by name.
     """
-    parameters = inspect.signature(function).parameters.values()
+    parameters = _parameters(function) if isinstance(function, Hashable) else _parameters.__wrapped__(function)
     named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     missing = [p.name for p in named if p.default is p.empty and (p.kind is p.POSITIONAL_ONLY or p.name not in offered)]
     if missing:
@@ -161,6 +162,11 @@ def declared(function: Callable[..., Any], offered: Mapping[str, Any], name: str
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return dict(offered)
     return {p.name: offered[p.name] for p in named if p.name in offered}
+
+
+@functools.lru_cache(maxsize=64)  # to look at a signature takes as long as a small loss
+def _parameters(function: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
+    return tuple(inspect.signature(function).parameters.values())
 
 
 def of_one_head(value: Tensor | dict[str, Tensor], name: str, loss: str) -> Tensor:
