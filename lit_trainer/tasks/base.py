@@ -81,6 +81,12 @@ class Task(pl.LightningModule, ABC):
         self._step_is_complete = False
         self._num_steps_total: int | None = None
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "_current_fx_name":  # Lightning notes each hook here, 44 times a step; torch's own way is slow
+            self.__dict__[name] = value
+        else:
+            super().__setattr__(name, value)
+
     # -- what a task gives -------------------------------------------------------------------------------------------
 
     @abstractmethod
