@@ -61,7 +61,8 @@ class _Terminal(logging.StreamHandler[TextIO]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.addFilter(lambda record: getattr(rank_zero_only, "rank", 0) == 0)
+        # What happens to a single rank is said by that rank.
+        self.addFilter(lambda record: getattr(rank_zero_only, "rank", 0) == 0 or hasattr(record, "on_every_rank"))
 
     @property
     def stream(self) -> Any:

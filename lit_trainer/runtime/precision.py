@@ -6,6 +6,7 @@ import lightning.pytorch as pl
 import torch
 from lightning.fabric.utilities import rank_zero_warn
 from lightning.pytorch.plugins import MixedPrecision
+from torch import Tensor
 from torch.nn import Module
 from torch.optim import LBFGS, Optimizer
 from torch.utils.hooks import RemovableHandle
@@ -31,6 +32,7 @@ class ScaledMixedPrecision(MixedPrecision):
         raise_after_skipped_steps: Skipped steps in a row after which the run ends with an error; None for never.
 
     Attributes:
+        unscaled_loss: The loss of a backward pass that is under way, before it was scaled.
         step_skipped: Whether the latest optimizer step was skipped.
         num_skipped_steps: Skipped steps of the whole run.
         num_skipped_in_a_row: Skipped steps since the last applied one.
@@ -74,6 +76,7 @@ class ScaledMixedPrecision(MixedPrecision):
         super().__init__(precision, device, scaler)
         self.warn_after_skipped_steps = warn_after_skipped_steps
         self.raise_after_skipped_steps = raise_after_skipped_steps
+        self.unscaled_loss: Tensor | None = None
         self.step_skipped = False
         self.num_skipped_steps = 0
         self.num_skipped_in_a_row = 0
@@ -103,6 +106,16 @@ class ScaledMixedPrecision(MixedPrecision):
             optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
         self._hooks = [optimizer.register_step_post_hook(self._on_step) for optimizer in optimizers]
         return super().connect(model, optimizers, lr_schedulers)
+
+    def pre_backward(self, tensor: Tensor, module: pl.LightningModule) -> Tensor:  # type: ignore[override]
+        """Scales the loss, and keeps the unscaled one at hand for a pass that fails and has to be let go of."""
+        self.unscaled_loss = tensor
+        return super().pre_backward(tensor, module)
+
+    def post_backward(self, tensor: Tensor, module: pl.LightningModule) -> Tensor:  # type: ignore[override]
+        """Lets go of the loss."""
+        self.unscaled_loss = None
+        return super().post_backward(tensor, module)
 
     def _on_step(self, *_: Any) -> None:
         self._optimizer_stepped = True

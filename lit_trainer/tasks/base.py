@@ -6,6 +6,7 @@ What people override, each alone:
 - `compute_outputs(batch)`: what the model is asked, and what the loss gets to see.
 - `training_step(batch, batch_idx)`: a step of one's own; end it with ``return self.step_loss(total, weight, batch)``.
 - `evaluation_step(batch)`: what validation and test do with a batch.
+- `prediction_step(batch)`: what is found for rows without labels.
 - `configure_optimizers()`: another optimizer than the one in ``optimizer``.
 """
 
@@ -22,7 +23,7 @@ from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from lit_trainer.batch import DRAW, EPOCH, LABELS, MICRO_BATCH, STEP_LABELS, Batch
+from lit_trainer.batch import DRAW, EPOCH, LABELS, MICRO_BATCH, STEP_LABELS, Batch, Labels
 from lit_trainer.losses.base import Loss
 from lit_trainer.losses.function import FunctionLoss
 from lit_trainer.models import keyed_dropout, padding_free
@@ -31,6 +32,7 @@ from lit_trainer.models.token_context import TokenContext
 from lit_trainer.optim.optimizer import OptimizerSpec
 from lit_trainer.tasks.compatibility import check_checkpointing, check_optimizer, check_strategy
 from lit_trainer.tasks.normalisation import StepNormaliser
+from lit_trainer.tasks.partwise import Partwise
 from lit_trainer.wheel import WheelMember
 
 _log = logging.getLogger(__name__)
@@ -77,7 +79,9 @@ class Task(pl.LightningModule, ABC):
         self.trust_remote_code = trust_remote_code
         self.loss = loss if isinstance(loss, Loss) or loss is None else FunctionLoss(loss)
         self._normaliser: StepNormaliser | None = None
+        self._step_labels: list[Labels] | None = None
         self._dropout: TokenContext | None = None
+        self._partwise = Partwise(self)
         self._step_is_complete = False
         self._num_steps_total: int | None = None
 
@@ -144,7 +148,8 @@ class Task(pl.LightningModule, ABC):
 
     def on_fit_start(self) -> None:
         """Forgets what another run counted, and refuses settings that do not go together."""
-        self._num_steps_total = None
+        self._num_steps_total = self._step_labels = None
+        self._partwise.begin()
         assert self.loss is not None
         check_strategy(self.trainer, self.loss)
         check_checkpointing(self.trainer, self.model)
@@ -196,9 +201,8 @@ class Task(pl.LightningModule, ABC):
             batch: A micro-batch as the step loader makes it.
             batch_idx: Its number in the epoch.
         """
-        self._seed_step(batch[MICRO_BATCH])
-        outputs = self.compute_outputs(batch)
-        return self.step_loss(*self.compute_loss(outputs, batch), batch)
+        self.seed_step(batch[MICRO_BATCH])
+        return self._partwise.step_loss(batch)
 
     def step_loss(self, total: Tensor, weight: Tensor, batch: Batch) -> Tensor:
         """Turns a micro-batch's total and weight into what Lightning takes, and logs the step's mean as ``train/loss``.
@@ -208,23 +212,36 @@ class Task(pl.LightningModule, ABC):
             weight: What all rows of the step are divided by is the sum of these.
             batch: The micro-batch.
         """
-        first, last = batch[MICRO_BATCH] == 0, batch[MICRO_BATCH] == self.trainer.accumulate_grad_batches - 1
-        if first:
-            assert self.loss is not None
-            self._normaliser = StepNormaliser(self.loss, self._add_over_ranks)
-            self._normaliser.begin(batch[STEP_LABELS])
-        assert self._normaliser is not None
-        share = self._normaliser.share(total, weight)
-        self._step_is_complete = last
+        share = self.begin_step(batch).share(total, weight)
+        self._step_is_complete = last = batch[MICRO_BATCH] == self.trainer.accumulate_grad_batches - 1
         if last and self.trainer._logger_connector.should_update_logs:  # a call of log costs 0.2 ms, logged or not
-            self.log("train/loss", self._normaliser.mean_loss(), prog_bar=True, batch_size=1)
+            self.log("train/loss", self.begin_step(batch).mean_loss(), prog_bar=True, batch_size=1)
         # Lightning divides by the number of micro-batches and DDP by the number of ranks: undo both.
         return share * (self.trainer.accumulate_grad_batches * self.trainer.world_size)
+
+    def begin_step(self, batch: Batch) -> StepNormaliser:
+        """Returns the denominator of the optimizer step; its first micro-batch has it worked out, on all ranks.
+
+        Args:
+            batch: A micro-batch.
+        """
+        if batch[MICRO_BATCH] == 0 and batch[STEP_LABELS] is not self._step_labels:
+            assert self.loss is not None
+            self._step_labels = batch[STEP_LABELS]
+            self._normaliser = StepNormaliser(self.loss, self._add_over_ranks)
+            self._normaliser.begin(self._step_labels)
+        assert self._normaliser is not None
+        return self._normaliser
+
+    def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
+        """Computes the gradients of a micro-batch, in parts where it does not fit into memory."""
+        self._partwise.backward(loss, lambda: super(Task, self).backward(loss, *args, **kwargs))
 
     def on_after_backward(self) -> None:
         """Corrects the gradients of a loss whose weight was not known before the forward pass."""
         if self._normaliser is not None and self._step_is_complete:
             self._normaliser.correct_gradients(self.parameters())
+            self._step_labels = None
 
     def key_dropout(self, batch: Batch, pass_index: int = 0) -> None:
         """Tells the model's dropout which rows the next forward pass is for; `compute_outputs` calls it.
@@ -261,13 +278,21 @@ class Task(pl.LightningModule, ABC):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Scores a batch of the validation split."""
-        self.evaluation_step(batch)
+        self._partwise.evaluate(batch)
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         """Scores a batch of the test split."""
-        self.evaluation_step(batch)
+        self._partwise.evaluate(batch)
 
-    def _seed_step(self, micro_batch: int) -> None:
+    def predict_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
+        """Returns what `prediction_step` finds for a batch."""
+        return self._partwise.predict(batch)
+
+    def prediction_step(self, batch: Batch) -> dict[str, Tensor]:
+        """Returns by name what is found for the rows of a batch, each ``[B, ...]``, ``row`` among it."""
+        raise ValueError(f"{type(self).__name__} has nothing to predict")
+
+    def seed_step(self, micro_batch: int) -> None:
         """Makes what is random in a micro-batch a function of seed, step, micro-batch and rank.
 
         Nothing of a random stream needs saving then, and neither a resume nor a validation shifts it.

@@ -6,7 +6,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.plugins import MixedPrecision
-from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
+from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, SingleDeviceStrategy
 from torch import nn
 
 from lit_trainer.losses.base import Loss
@@ -100,3 +100,23 @@ def check_checkpointing(trainer: pl.Trainer, model: nn.Module) -> None:
                 "trainer.strategy: find_unused_parameters does not go with re-entrant gradient checkpointing; use "
                 "model.gradient_checkpointing: true, which is not re-entrant"
             )
+
+
+def refusal_of_parts(trainer: pl.Trainer, loss: Loss) -> str | None:
+    """Returns why a micro-batch that does not fit into memory cannot be computed in parts, or None if it can.
+
+    Args:
+        trainer: With its strategy.
+        loss: What is computed.
+    """
+    strategy = trainer.strategy
+    if loss.across_rows:
+        return f"{type(loss).__name__} compares its rows, and in parts it would be another loss: use smaller batches"
+    if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy):
+        return f"{type(strategy).__name__} has all ranks compute together, also parts: raise accumulate_grad_batches"
+    if trainer.training and isinstance(strategy, DDPStrategy):
+        # Of a backward pass that fails, DDP must get what is left as if it had not failed.
+        for option in ("static_graph", "ddp_comm_hook"):
+            if strategy._ddp_kwargs.get(option) or getattr(strategy, f"_{option}", None) is not None:
+                return f"{option} of trainer.strategy does not allow for parts: raise accumulate_grad_batches"
+    return None

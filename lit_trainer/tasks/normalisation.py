@@ -40,6 +40,11 @@ class StepNormaliser:
             )
         self._seen_weight = self._seen_loss = torch.zeros_like(self._denominator)
 
+    @property
+    def factor(self) -> Tensor:
+        """What a total is multiplied by to become its share of the mean, float64, 0-d or ``[T]``."""
+        return _inverse(self._denominator)
+
     def share(self, total: Tensor, weight: Tensor) -> Tensor:
         """Returns a micro-batch's share of the step's mean loss, 0-d; the shares of a step add up to the mean.
 
@@ -47,7 +52,7 @@ class StepNormaliser:
             total: The sum of its losses, 0-d or ``[T]``.
             weight: The weight of its rows, of the same shape.
         """
-        shares = total * _inverse(self._denominator).to(total.dtype)
+        shares = total * self.factor.to(total.dtype)
         self._seen_weight = self._seen_weight + weight.detach()
         self._seen_loss = self._seen_loss + shares.detach()
         return shares.sum()

@@ -293,12 +293,11 @@ class SequenceClassification(Task):
                     batch_size=1,
                 )
 
-    def predict_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
+    def prediction_step(self, batch: Batch) -> dict[str, Tensor]:
         """Returns ``row`` ``[B]``, -1 where it does not count, and ``logits`` ``[B, C]``.
 
         Args:
             batch: As the evaluation loader makes it; labels are not needed.
-            batch_idx: Its number.
         """
         return {ROW: batch[ROW], "logits": self._of_one_pass(self.compute_outputs(batch)["logits"])}
 
