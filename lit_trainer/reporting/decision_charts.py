@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MAX_CLASSES = 20
 """A confusion matrix of more would not be legible."""
 
-_SQUARE = 4.2
+_SQUARE = 3.9
 
 _Place: TypeAlias = Callable[[Counts], tuple[Floats, Floats]]
 
@@ -34,7 +34,7 @@ def confusion_chart(confusion: Integers, names: Sequence[str]) -> "Figure":
     from matplotlib.patches import Rectangle
 
     num = len(names)
-    figure, axes = blank(WIDTH, _SQUARE if num <= 8 else 5.2)
+    figure, axes = blank(WIDTH, _SQUARE if num <= 8 else WIDTH)
     shares = share(confusion.astype(float), confusion.sum(axis=1, keepdims=True).astype(float))
     size = 11 if num <= 4 else 9 if num <= 8 else 6 if num <= 14 else 4.5
     for true in range(num):

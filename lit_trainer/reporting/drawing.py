@@ -25,7 +25,7 @@ LINES: Final = ("#0b62c4", "#d9480f", "#0b7a5c", "#8a3ffc", "#a87b06", "#c2255c"
 
 VARIABLES: Final = {INK: "ink", MUTED: "muted", GRID: "grid", **{line: f"line{n}" for n, line in enumerate(LINES)}}
 
-WIDTH, HEIGHT = 5.2, 3.1
+WIDTH, HEIGHT = 4.6, 2.8
 _STYLE: Final = {
     "figure.facecolor": "none",
     "axes.facecolor": "none",

@@ -47,7 +47,7 @@ def lines_chart(
     Args:
         series: The metrics by the name to show.
         unit: What the y axis says.
-        is_logarithmic: Whether the y axis is, as far as there is anything above zero.
+        is_logarithmic: Whether the y axis is, where what is above zero spans more than a decade.
         best_step: Which step to mark.
     """
     figure, axes = blank()
@@ -56,11 +56,21 @@ def lines_chart(
             _line(axes, each, LINES[number], name)
         else:  # many layers: one colour, from pale to full, as colours of their own could not be told apart
             _line(axes, each, LINES[0], name, alpha=0.2 + 0.8 * number / (len(series) - 1), markers=False)
-    if is_logarithmic and any((np.isfinite(each.values) & (each.values > 0)).any() for each in series.values()):
+    if is_logarithmic and _spans_decades(series):
         axes.set_yscale("log", nonpositive="mask")
+        axes.yaxis.set_major_formatter("{x:g}")  # matplotlib's own writes powers in mathematics
+        axes.yaxis.set_minor_formatter("")
+    else:
+        axes.ticklabel_format(axis="y", scilimits=(-3, 5))
     _mark(axes, best_step)
     _finish(axes, unit, outside=len(series) > 4)
     return figure
+
+
+def _spans_decades(series: Mapping[str, Series]) -> bool:
+    values = np.concatenate([each.values for each in series.values()])
+    positive = values[np.isfinite(values) & (values > 0)]
+    return len(positive) > 0 and bool(positive.max() >= 10 * positive.min())
 
 
 def _line(axes: "Axes", series: Series, colour: str, name: str, alpha: float = 1.0, markers: bool = True) -> None:

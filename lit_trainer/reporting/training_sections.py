@@ -12,6 +12,9 @@ from lit_trainer.reporting.series import with_prefix
 
 _SPEED = ("throughput/", "memory/", "time_share/")
 
+_UNSAID = {"sha256"}
+"""Settings that nobody reads in a table."""
+
 _SHOWN_SETTINGS = {
     "Model": "model.pretrained",
     "Loss": "model.loss",
@@ -121,7 +124,8 @@ def settings_section(run: Run) -> Section:
             rows.append([name, told(value)])
     callbacks = _setting(run.settings, ["trainer", "callbacks"])
     if isinstance(callbacks, list):
-        rows.append(["Callbacks", ", ".join(told(callback) for callback in callbacks)])
+        names = (callback.get("class_path") if isinstance(callback, Mapping) else callback for callback in callbacks)
+        rows.append(["Callbacks", ", ".join(map(_last, names))])
     sentences = [] if run.settings else [f"{SETTINGS_FILE} cannot be read as settings."]
     versions = run.notes.versions if run.notes else {}
     tables = [Table(["setting", "value"], rows, is_text=True)] if rows else []
@@ -165,8 +169,9 @@ def told(value: Any) -> str:
     if isinstance(value, Mapping):
         if "class_path" in value:
             given = value.get("init_args") or {}
-            inner = ", ".join(f"{key}={told(each)}" for key, each in given.items() if each not in (None, [], {}, ""))
-            return f"{str(value['class_path']).rpartition('.')[2]}({inner})" if inner else _last(value["class_path"])
+            shown = {key: each for key, each in given.items() if each not in (None, [], {}, "") and key not in _UNSAID}
+            inner = ", ".join(f"{key}={told(each)}" for key, each in shown.items())
+            return f"{_last(value['class_path'])}({inner})" if inner else _last(value["class_path"])
         return "{" + ", ".join(f"{key}: {told(each)}" for key, each in value.items()) + "}"
     if isinstance(value, Sequence) and not isinstance(value, str):
         return "[" + ", ".join(map(told, value)) + "]"

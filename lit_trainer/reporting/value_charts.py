@@ -21,7 +21,7 @@ def predicted_chart(true: Floats, predicted: Floats) -> "Figure":
         true: ``[N]``, finite.
         predicted: ``[N]``, finite.
     """
-    figure, axes = blank(WIDTH, 4.2)
+    figure, axes = blank(WIDTH, 3.9)
     chosen = np.unique(np.linspace(0, len(true) - 1, min(len(true), NUM_POINTS)).round().astype(int))
     ends = [min(true.min(), predicted.min()), max(true.max(), predicted.max())]
     axes.plot(ends, ends, color=MUTED, linewidth=0.8, linestyle=(0, (2, 3)), label="as it should be")
@@ -38,7 +38,7 @@ def residuals_chart(residuals: Floats) -> "Figure":
     Args:
         residuals: ``[N]``, predicted less true, finite.
     """
-    figure, axes = blank(WIDTH, 4.2)
+    figure, axes = blank(WIDTH, 3.9)
     axes.hist(residuals, bins=min(40, max(5, round(len(residuals) ** 0.5))), color=LINES[0], alpha=0.7)
     axes.axvline(0, color=MUTED, linewidth=0.8, linestyle=(0, (2, 3)))
     axes.axvline(float(residuals.mean()), color=LINES[1], linewidth=1.2, label=f"mean {residuals.mean():.4g}")
