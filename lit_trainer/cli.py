@@ -72,8 +72,12 @@ def main(args: Sequence[str] | None = None, run: bool = True) -> "TrainingCLI | 
             raise
         _tell(error)
         sys.exit(2)
-    except KeyboardInterrupt:  # once training is under way, Lightning ends it in good order
+    except KeyboardInterrupt:  # once training is under way, it ends in good order
         sys.exit(130)
+    except SystemExit as end:
+        if isinstance(end.__context__, KeyboardInterrupt):  # how Lightning ends what was not under way yet
+            sys.exit(130)
+        raise
     return None
 
 
