@@ -65,6 +65,34 @@ def test_a_signal_during_the_imports_is_answered_before_training(recipe: Path) -
     assert not list(Path().rglob("*.ckpt"))
 
 
+SLOW_TO_BEGIN = """
+import time
+from pathlib import Path
+from lightning.pytorch import Callback
+
+class Waits(Callback):
+    def setup(self, trainer, pl_module, stage):
+        Path("waits").touch()
+        time.sleep(60)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["imports", "before training"])
+def test_ctrl_c_with_nothing_to_lose_exits_as_ctrl_c_does(recipe: Path, moment: str) -> None:
+    Path("slow_to_begin.py").write_text(SLOW_TO_BEGIN)
+    process = start(recipe, "--trainer.callbacks+=slow_to_begin.Waits")
+    until = time.monotonic() + 100
+    memory = Path(f"/proc/{process.pid}/maps")
+    while not (Path("waits").exists() if moment == "before training" else "libtorch" in memory.read_text()):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    code, said = end(process)
+    assert code == 130, said
+    assert "Traceback" not in said
+
+
 def test_only_fit_goes_on_by_itself(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert told(capsys, "test", "--config", str(recipe), "--ckpt_path", "auto") == (
         "ckpt_path is auto, which is for fit; test takes a run, best or last"
