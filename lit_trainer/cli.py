@@ -19,6 +19,7 @@ COMMANDS = {
     "predict": "apply a checkpoint to rows without labels",
     "report": "write a page about a run: curves, decisions, the rows that went wrong",
     "compare": "run variants of a recipe with several seeds, in one table",
+    "tune": "search the settings with the best validation metric",
     "submit": "have one of these run as a job of SLURM",
     "doctor": "say what is wrong with this machine, or job, for training",
 }
@@ -101,6 +102,10 @@ def _run(given: list[str], is_process: bool) -> None:
             from lit_trainer.studies import compare
 
             return compare.main(rest)
+        if command == "tune":
+            from lit_trainer.studies import tune
+
+            return tune.main(rest)
         if command == "doctor":
             from lit_trainer import doctor
 

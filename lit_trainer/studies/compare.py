@@ -18,7 +18,7 @@ from rich.console import Console
 from lit_trainer import __version__
 from lit_trainer.studies.comparison import Line, compare_lines
 from lit_trainer.studies.comparison_files import Report, columns
-from lit_trainer.studies.finished_run import FinishedRun, UnfinishedError
+from lit_trainer.studies.finished_run import FinishedRun, UnfinishedError, newest_run, remove_weights
 from lit_trainer.studies.processes import FIT, Job, ended_as_interrupted, last_words, run_jobs
 from lit_trainer.studies.resolving import Settings, resolve
 from lit_trainer.studies.variants import Variant, as_arguments, parse_variants
@@ -176,14 +176,13 @@ def _finish(run: Run, code: int, keep_weights: bool) -> str:
     """Notes what a run has found; returns why it failed if it did."""
     if code:
         return f"exit code {code}: {last_words(run.log)} ({run.log})"
-    newest = max(run.folder.glob("version_*"), key=lambda path: int(path.name.partition("_")[2]), default=run.folder)
     try:
-        finished = FinishedRun.read(newest)
+        finished = FinishedRun.read(newest_run(run.folder))
     except UnfinishedError as error:
         return f"{error} ({run.log})"
     finished.note(run.folder)
     if not keep_weights:
-        finished.remove_weights()
+        remove_weights(finished.folder)
     return ""
 
 

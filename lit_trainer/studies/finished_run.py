@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from lit_trainer.decision.probabilities import Integers
-from lit_trainer.studies.recorder_files import COST_FILE, TEST_SCORES
+from lit_trainer.studies.run_files import COST_FILE, TEST_SCORES
 
 _FINISHED = "finished.json"
 
@@ -92,7 +92,13 @@ class FinishedRun:
         counted = labels >= 0
         return labels[counted].astype(np.int64), decided[counted].astype(np.int64)
 
-    def remove_weights(self) -> None:
-        """Removes checkpoints and the exported model, which many runs would fill a disk with."""
-        for name in ("checkpoints", "export"):
-            shutil.rmtree(self.folder / name, ignore_errors=True)
+
+def newest_run(parent: Path) -> Path:
+    """Returns the newest folder of a run in a folder, or that itself if there is none."""
+    return max(parent.glob("version_*"), key=lambda path: int(path.name.partition("_")[2]), default=parent)
+
+
+def remove_weights(folder: Path) -> None:
+    """Removes checkpoints and the exported model of a run, which those of many runs would fill a disk with."""
+    for name in ("checkpoints", "export"):
+        shutil.rmtree(folder / name, ignore_errors=True)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from lit_trainer.studies.recorder_files import COST_FILE, TEST_SCORES
+from lit_trainer.studies.run_files import COST_FILE, TEST_SCORES
 
 
 class Recorder(pl.Callback):

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lit_trainer.studies.finished_run import FinishedRun, UnfinishedError
+from lit_trainer.studies.finished_run import FinishedRun, UnfinishedError, remove_weights
 from tests.studies.finished_runs import write_run
 
 LABELS = np.array([0, 1, 1, -100])
@@ -44,7 +44,7 @@ def test_a_run_that_was_noted_is_known_again_without_its_weights(tmp_path: Path)
     run.note(tmp_path)
     (run.folder / "checkpoints").mkdir()
     (run.folder / "checkpoints" / "best.ckpt").touch()
-    run.remove_weights()
+    remove_weights(run.folder)
     assert not (run.folder / "checkpoints").exists()
     again = FinishedRun.noted(tmp_path)
     assert again is not None
