@@ -15,6 +15,21 @@ from lit_trainer.reporting.wrong_rows import most_wrong
 Kind = Literal["binary", "multi_class", "multi_label", "values"]
 KINDS: tuple[Kind, ...] = ("binary", "multi_class", "multi_label", "values")
 
+SECTIONS = [
+    "metrics",
+    "learning",
+    "decisions",
+    "classes",
+    "rows",
+    "rule",
+    "data",
+    "rates",
+    "gradients",
+    "speed",
+    "settings",
+]
+"""The parts of a page, in order."""
+
 SETTINGS = """\
 seed_everything: 3
 model:

@@ -11,21 +11,8 @@ from lit_trainer.decision.fitting import fit_rule
 from lit_trainer.reporting.page import page, write_page
 from lit_trainer.reporting.page_parts import duration, number
 from lit_trainer.reporting.run import Run
-from tests.reporting.folders import KINDS, TEXT, make_run, make_scores, write_metrics
+from tests.reporting.folders import KINDS, SECTIONS, TEXT, make_run, make_scores, write_metrics
 
-SECTIONS = [
-    "metrics",
-    "learning",
-    "decisions",
-    "classes",
-    "rows",
-    "rule",
-    "data",
-    "rates",
-    "gradients",
-    "speed",
-    "settings",
-]
 VOID = {"meta", "link", "br", "img", "hr", "input"}
 
 
