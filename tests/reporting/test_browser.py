@@ -135,6 +135,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 def test_a_page_is_whole_at_any_width_and_in_light_and_dark(browser: Browser, tmp_path: Path, kind: Any) -> None:
     run = Run.read(make_run(tmp_path, kind))
     write_page(run, tmp_path / "report.html")
+    browser.events.clear()
     seen = {(width, colours): browser.open(tmp_path / "report.html", width, colours) for width, colours in VIEWS}
     for (width, _), found in seen.items():
         assert found["width"] <= width, "it is wider than the window"
