@@ -1,8 +1,9 @@
-"""Fits a decision rule for the best model on the validation rows."""
+"""Fits a decision rule for the best model on rows held out for it, or on the validation rows."""
 
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +26,6 @@ from lit_trainer.decision.saved_rules import rule_path
 
 _log = logging.getLogger(__name__)
 
-_SPLIT = "validation"
 _SCORES = "validation_scores"
 _CHOSEN_HERE = (
     "the same rows also chose the weights, among the evaluations of the run: only a test split is free of that choice"
@@ -41,14 +41,16 @@ class _Evaluation(NamedTuple):
 
 
 class FitDecisionRule(pl.Callback):
-    """Fits how labels are decided, on the logits that the best checkpoint's own evaluation gave.
+    """Fits how labels are decided, on the logits that the best checkpoint's own weights gave.
 
     It does so when training ends, before the model is exported and tested, wherever it stands among the callbacks. The
-    rule is fitted on all validation rows; how good it is said to be, each part of the rows says of a rule fitted on
-    the others. It becomes the task's ``decision_rule``, stands in the run's folder as ``decision_rule.json`` and is
-    exported with the model; a test logs ``test_rule/<metric>`` beside ``test_default/<metric>``. Where no rule can be
-    fitted, the run ends without one and a warning says why. Checkpoints hold the logits of two evaluations, for a
-    resume. With a second one of these callbacks, the later one's rule counts.
+    rule is fitted on all rows of the calibration split, ``data.splits.calibration``, which every evaluation scores too;
+    without one on all validation rows, which have chosen the weights already. How good it is said to be, each part of
+    the rows says of a rule fitted on the others. It becomes the task's ``decision_rule``, stands in the run's folder as
+    ``decision_rule.json`` and is exported with the model; a test logs ``test_rule/<metric>`` beside
+    ``test_default/<metric>``, and a validation of a rule that was not fitted on it ``val_rule/<metric>``. Where no rule
+    can be fitted, the run ends without one and a warning says why. Checkpoints hold the logits of two evaluations, for
+    a resume. With a second one of these callbacks, the later one's rule counts.
 
     Args:
         criterion: What decisions are chosen by. Without it and costs they stay with the most probable class, or 0.5.
@@ -87,13 +89,15 @@ class FitDecisionRule(pl.Callback):
         self._latest: _Evaluation | None = None
         self._best: _Evaluation | None = None
         self._best_name = ""
+        self._calibration: Any = None
+        self._resumed_split: str | None = None
 
     # -- what the evaluations have found -------------------------------------------------------------------------------
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Forgets another run."""
         if stage == "fit":
-            self.rule = self._latest = self._best = None
+            self.rule = self._latest = self._best = self._resumed_split = None
             self._best_name = ""
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -110,6 +114,10 @@ class FitDecisionRule(pl.Callback):
         criterion = self._criterion(default)
         if criterion is not None:
             criterion.check(default.kind, len(default.label_names))
+        offered = getattr(trainer.datamodule, "calibration_dataloader", None)  # type: ignore[attr-defined]
+        self._calibration = offered() if offered is not None else None
+        if self._resumed_split not in (None, self._split):
+            self._best = self._latest = None  # of other rows
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Keeps what this evaluation found until it is known whether it is the best."""
@@ -117,6 +125,8 @@ class FitDecisionRule(pl.Callback):
             return
         self._note_best(trainer)
         scores: Any = pl_module.scores
+        if self._calibration is not None:
+            scores = pl_module.score(islice(self._calibration, _limit(trainer, len(self._calibration))))  # type: ignore[operator]
         self._latest = _Evaluation(trainer.global_step, scores.logits, scores.labels)
 
     def _note_best(self, trainer: pl.Trainer) -> None:
@@ -151,6 +161,7 @@ class FitDecisionRule(pl.Callback):
         best = best_callback(trainer)
         evaluation, step = self._latest, trainer.global_step
         default: DecisionRule = pl_module.decision_rule  # type: ignore[assignment]
+        split = self._split
         try:
             if best is not None:
                 checkpoint = torch.load(best.best_model_path, map_location="cpu", weights_only=True, mmap=True)
@@ -162,7 +173,7 @@ class FitDecisionRule(pl.Callback):
                 evaluation.labels,
                 kind=default.kind,
                 label_names=default.label_names,
-                split=_SPLIT,
+                split=split,
                 criterion=self._criterion(default),
                 calibration=self.calibration,
                 positive_label=self.positive_label,
@@ -174,8 +185,13 @@ class FitDecisionRule(pl.Callback):
             return None
         record = rule.fitted_on
         assert record is not None
-        notes = (*record.notes, _CHOSEN_HERE) if best is not None else record.notes
+        notes = (*record.notes, _CHOSEN_HERE) if best is not None and split == "validation" else record.notes
         return replace(rule, fitted_on=replace(record, step=step, notes=notes))
+
+    @property
+    def _split(self) -> str:
+        """What the split of the rows is called that the rule is fitted on."""
+        return "validation" if self._calibration is None else "calibration"
 
     def _criterion(self, default: DecisionRule) -> Criterion | None:
         if self.costs is None:
@@ -190,6 +206,7 @@ class FitDecisionRule(pl.Callback):
     ) -> None:
         """Adds the evaluations that may turn out to be the best, for a resume."""
         checkpoint[_SCORES] = {
+            "split": self._split,
             "best_name": self._best_name,
             "best": self._best._asdict() if self._best else None,
             "latest": self._latest._asdict() if self._latest else None,
@@ -204,6 +221,13 @@ class FitDecisionRule(pl.Callback):
             return
         self._best_name = saved["best_name"]
         self._best, self._latest = (_Evaluation(**saved[key]) if saved[key] else None for key in ("best", "latest"))
+        self._resumed_split = saved["split"]
+
+
+def _limit(trainer: pl.Trainer, num_batches: int) -> int:
+    """Returns of how many batches of other rows to make use where the run makes use of so many for validation."""
+    limit = trainer.limit_val_batches
+    return min(limit, num_batches) if isinstance(limit, int) else int(num_batches * limit)
 
 
 def _cost_matrix(costs: Mapping[str, Mapping[str, float]], names: Sequence[str]) -> tuple[tuple[float, ...], ...]:

@@ -1,8 +1,8 @@
-"""Which rows are trained on, which choose the best model and which test it."""
+"""Which rows are trained on, which choose the best model, which test it, and which decisions are fitted on."""
 
 import difflib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ NAMES = {
     "train": ("train", "training"),
     "validation": ("validation", "valid", "val", "dev"),
     "test": ("test", "testing"),
+    "calibration": ("calibration",),
 }
 """What a source may call each split."""
 
@@ -53,6 +54,8 @@ class Splits:
         drop_duplicates: Whether rows that repeat an earlier row of their source's split are dropped before the cut:
             the same text with the same label.
         leave_out: Splits of the source to take as not there.
+        calibration: The same for rows on which decisions are fitted and nothing else is done. They are cut from those
+            to train on: without groups, validation and test stay as they are without.
 
     Raises:
         ValueError: If a share is not from 0 to below 1, or nothing is left to train on.
@@ -65,19 +68,27 @@ class Splits:
     group_by: str | None = None
     drop_duplicates: bool = False
     leave_out: tuple[str, ...] = ()
+    calibration: float | str = 0.0
 
     def __post_init__(self) -> None:
-        for name, share in (("validation", self.validation), ("test", self.test)):
+        for name, share in self._wanted.items():
             if not isinstance(share, str) and not 0 <= share < 1:
                 raise ValueError(f"data.splits.{name} is {share}, not a share from 0 to below 1 or a split's name")
-        shares = [share for share in (self.validation, self.test) if not isinstance(share, str)]
-        if sum(shares) >= 1:
-            raise ValueError(f"data.splits: validation and test take {sum(shares):g}, so none is left to train on")
+        shares = {name: share for name, share in self._wanted.items() if not isinstance(share, str) and share}
+        if sum(shares.values()) >= 1:
+            raise ValueError(
+                f"data.splits: {_listed(shares)} take {sum(shares.values()):g}, so none is left to train on"
+            )
+
+    @property
+    def _wanted(self) -> dict[str, float | str]:
+        """What is asked for besides training, in the order in which it is cut."""
+        return {"validation": self.validation, "test": self.test, "calibration": self.calibration}
 
     def make(
         self, dataset: DatasetDict, text: Sequence[str], label: str | None = None, kind: Kind = "classes"
     ) -> tuple[DatasetDict, dict[str, Origin]]:
-        """Returns the splits train, validation and test, as far as there are any, and where their rows come from.
+        """Returns train, validation, test and calibration, as far as there are any, and where their rows come from.
 
         Args:
             dataset: The source's splits.
@@ -102,7 +113,7 @@ class Splits:
         origins = {split: Origin(name, rows[split]) for split, name in names.items()}
         shares = {
             split: share
-            for split, share in (("validation", self.validation), ("test", self.test))
+            for split, share in self._wanted.items()
             if split not in names and isinstance(share, float | int) and share > 0
         }
         if shares:
@@ -118,7 +129,7 @@ class Splits:
         """Returns the name that the source has for each of the splits that it has."""
         there = [name for name in dataset if name not in self.leave_out]
         found = {}
-        for split, wanted in (("train", 1.0), ("validation", self.validation), ("test", self.test)):
+        for split, wanted in {"train": 1.0, **self._wanted}.items():
             if isinstance(wanted, str):
                 if wanted not in there:
                     close = difflib.get_close_matches(wanted, there, n=1)
@@ -159,15 +170,15 @@ class Splits:
             if groups.max(initial=-1) < len(shares):
                 raise ValueError(
                     f"data.splits.group_by: {self.group_by!r} has {groups.max(initial=-1) + 1} different values, and "
-                    f"{len(shares) + 1} are needed to keep train, {' and '.join(shares)} apart"
+                    f"{len(shares) + 1} are needed to keep train, {_listed(shares)} apart"
                 )
             sides = cut_groups(groups, strata, list(shares.values()), rng)
         parts = {split: origin.rows[sides == side] for side, split in enumerate(["train", *shares])}
         empty = [split for split, part in parts.items() if not len(part)]
         if empty:
             raise ValueError(
-                f"data.splits: {len(origin.rows)} rows are too few to cut {' and '.join(shares)} from, as every class "
-                f"keeps a row to train on: {' and '.join(empty)} would be empty. Give more rows, set that share to 0 "
+                f"data.splits: {len(origin.rows)} rows are too few to cut {_listed(shares)} from, as every class "
+                f"keeps a row to train on: {_listed(empty)} would be empty. Give more rows, set that share to 0 "
                 "or data.splits.stratify to false"
             )
         return {split: Origin(origin.split, part) for split, part in parts.items()}
@@ -256,6 +267,11 @@ def _groups(rows: Dataset, column: str) -> NDArray[np.int64]:
     numbers: dict[object, int] = {}
     keys = (object() if is_missing(value) else repr(value) for value in rows.with_format(None)[column][:])
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
+
+
+def _listed(names: Iterable[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _first_of_each(numbers: NDArray[np.int64], rows: Dataset, label: str | None) -> NDArray[np.int64]:

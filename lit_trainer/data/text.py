@@ -119,7 +119,7 @@ class TextData(pl.LightningDataModule):
 
     @property
     def tables(self) -> DatasetDict:
-        """The rows of train, validation and test as they are; read, split and checked at first use."""
+        """The rows of train, validation, test and calibration as they are; read, split and checked at first use."""
         return self._read.tables
 
     @property
@@ -278,6 +278,10 @@ class TextData(pl.LightningDataModule):
         if "test" not in self.tables:
             raise ValueError("data.splits.test: there is no test split, neither given nor cut")
         return self._evaluation_loader("test")
+
+    def calibration_dataloader(self) -> EvaluationLoader | None:
+        """Returns this rank's share of the rows that decisions are fitted on; None if none are kept for it."""
+        return self._evaluation_loader("calibration") if "calibration" in self.tables else None
 
     def predict_dataloader(self) -> EvaluationLoader:
         """Returns this rank's share of the rows to predict, in an order that lets them be written as they come."""

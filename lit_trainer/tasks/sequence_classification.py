@@ -1,6 +1,6 @@
 """One label, several labels or a value for each text."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import torch
@@ -261,6 +261,22 @@ class SequenceClassification(Task):
         """Logs ``test/loss`` and ``test/<metric>``, and works out what always giving the average label would score."""
         self._log_scores("test")
 
+    def score(self, batches: Iterable[Batch]) -> Scores:
+        """Scores rows that are no part of an evaluation, such as those that decisions are fitted on.
+
+        To be called on every rank, where an evaluation has just ended; what that found stays as it is.
+
+        Args:
+            batches: As the evaluation loader makes them, on any device.
+        """
+        self._table = ScoreTable()
+        strategy = self.trainer.strategy
+        with torch.no_grad(), strategy.precision_plugin.val_step_context():
+            for batch in batches:
+                self.evaluation_step(strategy.batch_to_device(batch))
+        scores, self._table = self._table.collect(), ScoreTable()
+        return scores
+
     def _log_scores(self, stage: str) -> None:
         scores = self.scores = self._table.collect()
         self._table = ScoreTable()
@@ -278,19 +294,22 @@ class SequenceClassification(Task):
             constant = torch.as_tensor(baseline, dtype=torch.float32).expand(len(scores.rows), *baseline.shape)
             found = evaluate(metrics, kind, constant.contiguous(), scores.labels, names)
             self.baseline_metrics = {name: float(value) for name, value in found.items()}
-        if stage == "test" and (rule := self._rule_of_weights()) is not None:
-            self._log_decisions(rule, scores)
+        rule = self._rule_of_weights() if self.trainer.state.fn != TrainerFn.FITTING else None
+        fitted_on = rule.fitted_on.split if rule is not None and rule.fitted_on is not None else None
+        if rule is not None and (stage == "test" or fitted_on != "validation"):
+            self._log_decisions(stage, rule, scores)
 
-    def _log_decisions(self, rule: DecisionRule, scores: Scores) -> None:
+    def _log_decisions(self, stage: str, rule: DecisionRule, scores: Scores) -> None:
         """Logs what the rule makes of the rows as ``test_rule/<metric>``, and without it as ``test_default/<metric>``.
 
-        Each has its interval beside it, ``<metric>_low`` and ``<metric>_high``.
+        Each has its interval beside it, ``<metric>_low`` and ``<metric>_high``. Of validation rows, on which the rule
+        was not fitted, it is ``val_rule`` and ``val_default``.
         """
         for name, compared in compare(rule, scores.logits, scores.labels).items():
-            for stage, estimate in (("test_rule", compared.by_rule), ("test_default", compared.by_default)):
+            for way, estimate in (("rule", compared.by_rule), ("default", compared.by_default)):
                 values = {"": estimate.value, "_low": estimate.low, "_high": estimate.high}
                 self.log_dict(
-                    {f"{stage}/{name}{suffix}": value for suffix, value in values.items()},
+                    {f"{stage}_{way}/{name}{suffix}": value for suffix, value in values.items()},
                     rank_zero_only=False,
                     batch_size=1,
                 )

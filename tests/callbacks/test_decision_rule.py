@@ -53,7 +53,8 @@ def make(tiny_bert, films, tmp_path, monkeypatch):
         """Makes a run of six steps, evaluated after every two of them."""
         rows, labels = settings.pop("rows", films), settings.pop("data", {})
         task = Scripted(str(tiny_bert), optimizer=OptimizerSpec(lr=3e-3))
-        data = TextData(Table(rows), splits=Splits(0.3, 0.3), batch_size=6, **labels)
+        splits = labels.pop("splits", Splits(0.3, 0.3))
+        data = TextData(Table(rows), splits=splits, batch_size=6, **labels)
         settings = {**QUIET, "logger": False, "max_steps": 6, "default_root_dir": root, **settings}
         best = [] if settings.get("enable_checkpointing") is False else [BestCheckpoint("val/scripted", "max")]
         return pl.Trainer(callbacks=[*callbacks, EvaluationSchedule(2), *best], **settings), task, data
@@ -338,6 +339,65 @@ def test_a_rule_for_another_kind_of_labels_is_refused(make):
     task.decision_rule = DecisionRule("multi_label", ("bad", "good"))
     with pytest.raises(ValueError, match="the decision rule is for multi_label, the data's labels are binary"):
         trainer.test(task, datamodule=data, verbose=False)
+
+
+CALIBRATED = {"splits": Splits(0.2, 0.2, calibration=0.3)}
+
+
+def calibration_logits(task: SequenceClassification, data: TextData) -> torch.Tensor:
+    """The logits of the present weights, worked out apart."""
+    task.eval()
+    with torch.no_grad():
+        found = [(batch["row"], task.compute_outputs(batch)["logits"]) for batch in data.calibration_dataloader()]
+    rows, logits = (torch.cat(column) for column in zip(*found, strict=True))
+    return logits[rows.argsort()]
+
+
+def test_with_rows_of_its_own_the_rule_is_fitted_on_those_alone(make, monkeypatch):
+    seen = {}
+
+    def noted(logits, labels, **settings):
+        seen.update(logits=logits, labels=labels, split=settings["split"])
+        return fit_rule(logits, labels, **settings)
+
+    monkeypatch.setattr("lit_trainer.callbacks.decision_rule.fit_rule", noted)
+    callback = FitDecisionRule(FBeta(), bootstrap=QUICK)
+    trainer, task, data = make(callback, data=dict(CALIBRATED))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "decision rule fitted on calibration")
+        fit(trainer, task, data)
+    assert seen["split"] == callback.rule.fitted_on.split == "calibration"
+    assert callback.rule.fitted_on.num_rows == len(data.tables["calibration"]) == 27
+    assert not any("also chose" in note for note in callback.rule.fitted_on.notes)
+    assert np.array_equal(seen["labels"], data.rows("calibration").labels)
+    trainer.test(task, datamodule=data, ckpt_path="best", verbose=False)
+    assert "test_rule/f1" in trainer.callback_metrics
+    assert "val_rule/f1" not in trainer.callback_metrics
+    assert torch.allclose(torch.as_tensor(seen["logits"]), calibration_logits(task, data), atol=1e-5)
+
+
+def test_validation_rows_that_the_rule_was_not_fitted_on_measure_it(make):
+    for settings, expected in ((dict(CALIBRATED), True), ({}, False)):
+        trainer, task, data = make(FitDecisionRule(FBeta(), bootstrap=QUICK), data=settings)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "decision rule fitted on")
+            fit(trainer, task, data)
+        assert not any(name.startswith("val_rule") for name in trainer.callback_metrics), "training is not measured so"
+        trainer.validate(task, datamodule=data, ckpt_path="best", verbose=False)
+        assert ("val_rule/f1" in trainer.callback_metrics) is expected
+
+
+def test_rows_for_calibration_change_neither_training_nor_evaluation(make):
+    found = []
+    for callbacks in ([FitDecisionRule(FBeta(), bootstrap=QUICK)], []):
+        trainer, task, data = make(*callbacks, data=dict(CALIBRATED))
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "decision rule fitted on")
+            fit(trainer, task, data)
+        found.append((task.seen, task.model.state_dict()))
+    (seen, weights), (seen_without, weights_without) = found
+    assert all(torch.equal(seen[step], seen_without[step]) for step in BY_STEP)
+    assert all(torch.equal(weights[name], weights_without[name]) for name in weights)
 
 
 TWO_RANKS = """

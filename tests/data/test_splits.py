@@ -216,6 +216,9 @@ def test_two_texts_are_duplicates_only_together():
         ({"validation": 1.0}, "data.splits.validation is 1.0, not a share from 0 to below 1 or a split's name"),
         ({"test": -0.1}, "data.splits.test is -0.1, not a share"),
         ({"validation": 0.5, "test": 0.5}, "validation and test take 1, so none is left to train on"),
+        ({"calibration": 1.5}, "data.splits.calibration is 1.5, not a share"),
+        ({"calibration": 0.8}, "validation, test and calibration take 1, so none is left to train on"),
+        ({"validation": 0, "test": 0.2, "calibration": 0.8}, "test and calibration take 1, so none is left"),
     ],
 )
 def test_impossible_shares_are_refused_at_once(settings, message):
@@ -261,3 +264,35 @@ def test_rows_without_any_label_column_can_be_cut():
     dataset = DatasetDict(train=Dataset.from_dict({"text": [str(row) for row in range(20)]}))
     made, _ = Splits().make(dataset, ["text"])
     assert [len(split) for split in made.values()] == [16, 2, 2]
+
+
+def test_rows_for_calibration_are_taken_from_training_alone():
+    dataset = source(["a", "b", "b"] * 40)
+    without, with_it = make(dataset)[1], make(dataset, calibration=0.2)[1]
+    for split in ("validation", "test"):
+        assert with_it[split].rows.tolist() == without[split].rows.tolist()
+    parts = [with_it[split].rows.tolist() for split in ("train", "calibration")]
+    assert sorted(parts[0] + parts[1]) == without["train"].rows.tolist()
+    assert len(parts[1]) == 24
+    made, _ = make(dataset, calibration=0.2)
+    assert list(made) == ["train", "validation", "test", "calibration"]
+    assert Counter(made["calibration"]["label"]) == {"a": 8, "b": 16}
+
+
+def test_groups_are_kept_from_calibration_as_well():
+    authors = [f"author {row // 4}" for row in range(120)]
+    made, _ = make(source(["a", "b"] * 60, author=authors), calibration=0.2, group_by="author")
+    sides = [set(made[split]["author"]) for split in made]
+    assert sum(map(len, sides)) == 30
+    assert len(set.union(*sides)) == 30
+    with pytest.raises(ValueError, match="needed to keep train, validation, test and calibration apart"):
+        make(source(["a", "b"] * 60, author=["x", "y"] * 60), calibration=0.2, group_by="author")
+
+
+def test_a_source_can_have_rows_for_calibration():
+    dataset = DatasetDict(train=table(["a", "b"] * 20), calibration=table(["b"]), held_out=table(["a"]))
+    assert make(dataset, calibration=0.1)[0]["calibration"]["label"][:] == ["b"]
+    assert make(dataset, calibration="held_out")[0]["calibration"]["label"][:] == ["a"]
+    assert "calibration" not in make(dataset)[0]
+    with pytest.raises(ValueError, match=r"data\.splits\.calibration: the source has no split 'calib'"):
+        make(dataset, calibration="calib")
