@@ -4,8 +4,10 @@ import dataclasses
 import logging
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -58,6 +60,8 @@ class RunReport(pl.Callback):
         self._loaded_step: int | None = None
         self._latest: SplitScores | None = None
         self._best_name = ""
+        self._waits_for_test = False
+        self._has_new_training = False
 
     # -- the run -------------------------------------------------------------------------------------------------------
 
@@ -189,18 +193,41 @@ class RunReport(pl.Callback):
             return
         if self._notes.status == "running":
             self._notes.status = "finished"
-        self._attempt(lambda: self._write(trainer, stage))
         self._latest = None
+        self._has_new_training |= stage == "fit"
+        self._attempt(self._save)
+        if stage != "fit" or not self._waits_for_test:
+            self._attempt(lambda: self._write(trainer))
 
-    def _write(self, trainer: pl.Trainer, stage: str) -> None:
+    @staticmethod
+    @contextmanager
+    def once(trainer: pl.Trainer) -> Iterator[None]:
+        """Has one page written of a training and the test that may follow, rather than one after each.
+
+        Args:
+            trainer: The Trainer that does both within the context.
+        """
+        reports = [each for each in trainer.callbacks if isinstance(each, RunReport)]  # type: ignore[attr-defined]
+        for report in reports:
+            report._waits_for_test = True
+        try:
+            yield
+            for report in reports:
+                if report._has_new_training:  # no test has followed
+                    report._attempt(partial(report._write, trainer))
+        finally:
+            for report in reports:
+                report._waits_for_test = False
+
+    def _write(self, trainer: pl.Trainer) -> None:
         assert self._folder is not None
-        self._save()
         for logger in trainer.loggers:
             logger.save()  # what was logged lately may not be in the file yet
         run = Run.read(self._folder)
         write_page(run, self._folder / FILE_NAME)
         self.written_to = self._folder / FILE_NAME
-        charts = [*(training_charts(run) if stage == "fit" else ()), *evaluation_charts(run)]
+        charts = [*(training_charts(run) if self._has_new_training else ()), *evaluation_charts(run)]
+        self._has_new_training = False
         for logger in trainer.loggers:
             _log_charts(logger, charts, trainer.global_step)
 
@@ -238,6 +265,7 @@ def _log_charts(logger: Any, charts: list[Chart], step: int) -> None:
     if isinstance(logger, TensorBoardLogger):
         for chart in charts:
             logger.experiment.add_image(f"report/{chart.key}", as_pixels(chart.draw()), step, dataformats="HWC")
+        logger.save()
     elif hasattr(logger, "log_image"):
         for chart in charts:
             logger.log_image(f"report/{chart.key}", [as_pixels(chart.draw())])

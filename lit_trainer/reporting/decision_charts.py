@@ -9,7 +9,7 @@ from lit_trainer.decision.counts import Counts, share
 from lit_trainer.decision.probabilities import Floats, Integers
 from lit_trainer.decision.reliability import Reliability
 from lit_trainer.reporting.decisions import ClassDecisions
-from lit_trainer.reporting.drawing import INK, LINES, MUTED, WIDTH, blank, named, styled
+from lit_trainer.reporting.drawing import INK, LINES, MUTED, WIDTH, blank, fit_margins, named, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,6 +35,7 @@ def confusion_chart(confusion: Integers, names: Sequence[str]) -> "Figure":
 
     num = len(names)
     figure, axes = blank(WIDTH, _SQUARE if num <= 8 else WIDTH)
+    figure.set_layout_engine("constrained")  # names may be long
     shares = share(confusion.astype(float), confusion.sum(axis=1, keepdims=True).astype(float))
     size = 11 if num <= 4 else 9 if num <= 8 else 6 if num <= 14 else 4.5
     for true in range(num):
@@ -108,7 +109,8 @@ def reliability_chart(before: Reliability, after: Reliability | None, confidence
     """
     from matplotlib.figure import Figure
 
-    figure = Figure((WIDTH, _SQUARE), layout="constrained")
+    figure = Figure((WIDTH, _SQUARE))
+    fit_margins(figure)
     axes, below = figure.subplots(2, 1, height_ratios=(4, 1), sharex=True)
     axes.plot([0, 1], [0, 1], color=MUTED, linewidth=0.8, linestyle=(0, (2, 3)), label="as it should be")
     shown = [("before calibration", before, LINES[1])] if after else [("the model", before, LINES[0])]

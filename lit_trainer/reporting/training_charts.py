@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 NUM_POINTS = 500
 _FEW = 30
 
+MAX_NAMES, NUM_INSIDE, NUM_COLUMNS = 8, 4, 3
+"""Names that a chart explains; how many of them fit inside it, and in a line above it."""
+
+LINE = 0.19
+"""The height of a line of names, in inches."""
+
 
 @styled
 def loss_chart(train: Series | None, validation: Series | None, best_step: int | None) -> "Figure":
@@ -50,7 +56,9 @@ def lines_chart(
         is_logarithmic: Whether the y axis is, where what is above zero spans more than a decade.
         best_step: Which step to mark.
     """
-    figure, axes = blank()
+    num_names = min(MAX_NAMES, len(series) + (best_step is not None))
+    outside = num_names > NUM_INSIDE
+    figure, axes = blank(above=LINE * -(-num_names // NUM_COLUMNS) if outside else 0)
     for number, (name, each) in enumerate(series.items()):
         if len(series) <= len(LINES):
             _line(axes, each, LINES[number], name)
@@ -63,7 +71,7 @@ def lines_chart(
     else:
         axes.ticklabel_format(axis="y", scilimits=(-3, 5))
     _mark(axes, best_step)
-    _finish(axes, unit, outside=len(series) > 4)
+    _finish(axes, unit, outside)
     return figure
 
 
@@ -92,13 +100,13 @@ def _finish(axes: "Axes", unit: str, outside: bool = False) -> None:
     axes.locator_params(axis="x", integer=True)
     handles, labels = axes.get_legend_handles_labels()
     shown = [(handle, label) for handle, label in zip(handles, labels, strict=True) if label]
-    if len(shown) > 8:
-        shown = [shown[index] for index in np.linspace(0, len(shown) - 1, 8).round().astype(int)]
+    if len(shown) > MAX_NAMES:
+        shown = [shown[index] for index in np.linspace(0, len(shown) - 1, MAX_NAMES).round().astype(int)]
     if not shown:
         return
     kept, texts = zip(*shown, strict=True)
     if outside:
-        legend = axes.figure.legend(kept, texts, loc="outside upper left", ncols=3)
+        legend = axes.figure.legend(kept, texts, loc="upper left", ncols=NUM_COLUMNS)
     else:
         legend = axes.legend(kept, texts, loc="best")
     for text in legend.get_texts():

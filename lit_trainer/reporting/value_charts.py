@@ -27,6 +27,7 @@ def predicted_chart(true: Floats, predicted: Floats) -> "Figure":
     axes.plot(ends, ends, color=MUTED, linewidth=0.8, linestyle=(0, (2, 3)), label="as it should be")
     axes.plot(true[chosen], predicted[chosen], ".", color=LINES[0], alpha=0.5, markeredgewidth=0, label="rows")
     axes.set(xlabel="true value", ylabel="predicted value")
+    axes.ticklabel_format(scilimits=(-3, 5))
     axes.legend(loc="upper left", labelcolor=INK)
     return figure
 
@@ -43,5 +44,6 @@ def residuals_chart(residuals: Floats) -> "Figure":
     axes.axvline(0, color=MUTED, linewidth=0.8, linestyle=(0, (2, 3)))
     axes.axvline(float(residuals.mean()), color=LINES[1], linewidth=1.2, label=f"mean {residuals.mean():.4g}")
     axes.set(xlabel="predicted less true", ylabel="rows")
+    axes.ticklabel_format(scilimits=(-3, 5))
     axes.legend(loc="best", labelcolor=INK)
     return figure
