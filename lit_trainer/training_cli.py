@@ -23,6 +23,7 @@ from lit_trainer.callbacks.loss_scale_monitor import LossScaleMonitor
 from lit_trainer.callbacks.prediction_writer import PredictionWriter
 from lit_trainer.callbacks.preemption import Preempted, Preemption
 from lit_trainer.callbacks.progress_bar import StepProgressBar
+from lit_trainer.callbacks.run_report import RunReport
 from lit_trainer.callbacks.run_summary import RunSummary
 from lit_trainer.parsing import SettingsError, SettingsParser
 from lit_trainer.preflight.before_training import check_job, check_ranks, has_several_ranks
@@ -198,8 +199,9 @@ class TrainingCLI(LightningCLI):
     def _run_on(self, checkpoint: str | None) -> Any:
         objects: dict[str, Any] = {"model": self.model, "datamodule": self.datamodule, "ckpt_path": checkpoint}
         if self.command == "fit":
-            self.trainer.fit(**objects)
-            return self._test_best()
+            with RunReport.once(self.trainer):
+                self.trainer.fit(**objects)
+                return self._test_best()
         if checkpoint is None:
             _log.warning("no ckpt_path: the model is used as model.pretrained has it, without any training")
         if self.command == "predict":  # what is predicted is written as it comes; nothing is kept in memory
@@ -266,7 +268,7 @@ def _with_standing_callbacks(given: list[pl.Callback], settings: Namespace) -> l
         return callbacks
     if settings.enable_progress_bar is not False and not any(isinstance(each, ProgressBar) for each in given):
         callbacks.append(StepProgressBar())
-    standing = (LossGuard, LossScaleMonitor, RunSummary, Preemption)
+    standing = (LossGuard, LossScaleMonitor, RunReport, RunSummary, Preemption)
     callbacks += [kind() for kind in standing if not any(isinstance(each, kind) for each in given)]
     return callbacks
 

@@ -27,7 +27,8 @@ class RunSummary(pl.Callback):
 
     def __init__(self, next_command: str | None = None) -> None:
         self.next_command = next_command
-        self._summary: RenderableType | None = None
+        self._tables: list[RenderableType] | None = None
+        self._found: dict[str, str] = {}
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Collects what there is to say, while it is there."""
@@ -37,14 +38,16 @@ class RunSummary(pl.Callback):
         metrics = _of_test({k: v for k, v in trainer.callback_metrics.items() if k.startswith("test/")})
         baseline = _of_test(getattr(pl_module, "baseline_metrics", None) or {})
         tables = [_table(metrics, baseline), *_decisions(decided_metrics(trainer.callback_metrics))]
-        self._summary = Group("", *tables, "", _places(self._places(trainer, folder)))
+        self._tables, self._found = tables, self._places(trainer, folder)
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Prints it, below all bars."""
-        if self._summary is not None:
+        if self._tables is not None:
+            reports = [path for callback in _callbacks(trainer) if (path := getattr(callback, "written_to", None))]
+            places = {"report": _short(reports[0]), **self._found} if reports else self._found
             # Paths are to be copied: they may be longer than the line, but must not be broken.
-            Console().print(self._summary, soft_wrap=True)
-            self._summary = None
+            Console().print(Group("", *self._tables, "", _places(places)), soft_wrap=True)
+            self._tables = None
 
     def _places(self, trainer: pl.Trainer, folder: Path) -> dict[str, str]:
         checkpoint = _short(trainer.ckpt_path)
