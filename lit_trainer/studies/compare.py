@@ -1,6 +1,7 @@
 """The command ``compare``: variants of a recipe with several seeds each, in one table."""
 
 import argparse
+import copy
 import hashlib
 import json
 import os
@@ -56,7 +57,7 @@ class Run:
 
     def job(self) -> Job:
         """Writes the settings of the run and returns the command that runs it."""
-        settings = json.loads(json.dumps(self.settings))
+        settings = copy.deepcopy(self.settings)
         settings["trainer"]["default_root_dir"] = str(self.folder)
         settings["trainer"]["callbacks"] = [*(settings["trainer"]["callbacks"] or []), {"class_path": _RECORDER}]
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -130,21 +131,24 @@ def plan(
             raise ValueError(f"variant {variant.name}: {found.mistake}")
         if not found.settings.get("test_after_fit"):
             raise ValueError(f"variant {variant.name}: test_after_fit is false, so that there is nothing to compare")
-    runs = []
+    runs: list[Run] = []
+    folders: dict[str, Path] = {}
     for seed in seeds:
         for variant, (settings, _) in zip(variants, resolved, strict=True):
             own = {**settings, "seed_everything": seed}
-            runs.append(Run(variant, seed, own, _folder_of(own, folder, f"{variant.name}-seed{seed}")))
+            key = _key(own)
+            if key not in folders:
+                before = [path for path in sorted(folder.glob(f"*-{key}")) if FinishedRun.noted(path)]
+                folders[key] = before[0] if before else folder / f"{variant.name}-seed{seed}-{key}"
+            runs.append(Run(variant, seed, own, folders[key]))
     return runs
 
 
-def _folder_of(settings: Settings, folder: Path, name: str) -> Path:
-    """Returns the folder of settings: one that has finished with the same, whatever it was called, or a new one."""
+def _key(settings: Settings) -> str:
+    """Returns what tells runs apart: all settings but the place of the files."""
     trainer = {key: value for key, value in settings["trainer"].items() if key != "default_root_dir"}
     text = json.dumps([__version__, {**settings, "trainer": trainer}], sort_keys=True)
-    key = hashlib.sha256(text.encode()).hexdigest()[:12]
-    before = [path for path in sorted(folder.glob(f"*-{key}")) if FinishedRun.noted(path)]
-    return before[0] if before else folder / f"{name}-{key}"
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _run(runs: Sequence[Run], options: argparse.Namespace, console: Console) -> dict[Path, str]:

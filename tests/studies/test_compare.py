@@ -83,6 +83,12 @@ def test_what_has_finished_is_not_run_again_under_any_name(stubbed: Path, capsys
     assert len(found["variants"][0]["runs"]) == 2
 
 
+def test_variants_with_the_same_settings_are_one_run(stubbed: Path) -> None:
+    found = run("--variant", "none", "same=model.optimizer.lr=0.1")
+    assert versions() == 2
+    assert found["variants"][1]["differences"]["accuracy"]["p"] == 1
+
+
 def test_other_settings_are_another_run(stubbed: Path) -> None:
     run("--variant", "none")
     run("--variant", "none=model.optimizer.lr=0.2")
