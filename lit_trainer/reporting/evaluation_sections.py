@@ -19,6 +19,9 @@ from lit_trainer.reporting.wrong_rows import NUM_SHOWN, most_wrong
 
 NUM_CONFUSIONS = 20
 
+_PLAIN = 4
+"""Of so many classes the confusion matrix is read at a glance."""
+
 _NO_SCORES = (
     "No scores of a test or validation are in the folder: the callback RunReport, which every run of the command line "
     "has, writes them when an evaluation ends."
@@ -93,7 +96,7 @@ def _decisions(scores: SplitScores, decisions: Decisions) -> Section:
         sentences.append("Several labels at once have no confusion matrix; the table of classes has their counts.")
     elif len(decisions.names) > MAX_CLASSES:
         sentences.append(f"A confusion matrix of {len(decisions.names)} classes would not be legible.")
-    if kind == "multi_class":
+    if kind == "multi_class" and len(decisions.names) > _PLAIN:
         tables.append(_confusions(decisions))
     charts: list[Chart] = list(decision_charts_of(decisions))
     if not any(chart.key == "roc" for chart in charts):
@@ -143,7 +146,7 @@ def _classes(decisions: Decisions) -> Section:
         "recall",
         "F1",
         "ROC area",
-        "average precision",
+        "avg. precision",
     ]
     header += ["threshold"] * bool(thresholds) + ["most often taken for"] * (rule.kind == "multi_class")
     rows = []

@@ -82,20 +82,21 @@ class SplitScores:
             ValueError: If it holds something else, or was written by a newer version.
         """
         try:
-            table = pq.read_table(path)
+            with pq.ParquetFile(path) as file:
+                table = file.read()
             about = json.loads((table.schema.metadata or {})[_METADATA])
             version = about["version"]
             if version > VERSION:
                 raise ValueError(f"its version is {version}; this lit_trainer reads up to {VERSION}")
-            rows, labels, texts = table["row"].to_numpy(), table["label"], table["text"].to_pylist()
+            rows, texts = _numbers(table["row"]), table["text"].to_pylist()
             return cls(
                 split=about["split"],
                 step=about["step"],
                 label_names=tuple(about["label_names"]),
                 rule=DecisionRule.from_dict(about["rule"]) if about["rule"] else None,
                 rows=rows,
-                logits=_matrix(table["logits"]),
-                labels=_matrix(labels) if pa.types.is_nested(labels.type) else labels.to_numpy(),
+                logits=_numbers(table["logits"]),
+                labels=_numbers(table["label"]),
                 texts={int(row): tuple(text) for row, text in zip(rows, texts, strict=True) if text is not None},
             )
         except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
@@ -116,7 +117,10 @@ def _lists(matrix: NDArray[Any]) -> pa.Array:
     return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(matrix).reshape(-1)), matrix.shape[1])
 
 
-def _matrix(column: pa.ChunkedArray) -> NDArray[Any]:
-    width: int = column.type.list_size
-    flat = [chunk.flatten().to_numpy(zero_copy_only=False) for chunk in column.chunks]
-    return np.concatenate(flat).reshape(-1, width) if flat else np.zeros((0, width))
+def _numbers(column: pa.ChunkedArray) -> NDArray[Any]:
+    """Returns a column as an array, with a second axis for lists; unlike `to_numpy` it does without pandas."""
+    lists = pa.types.is_fixed_size_list(column.type)
+    parts = [np.from_dlpack(chunk.flatten() if lists else chunk) for chunk in column.chunks]
+    dtype = (column.type.value_type if lists else column.type).to_pandas_dtype()
+    flat = np.concatenate([np.zeros(0, dtype), *parts])
+    return flat.reshape(-1, column.type.list_size) if lists else flat

@@ -102,7 +102,7 @@ def _finish(axes: "Axes", unit: str, outside: bool = False) -> None:
     shown = [(handle, label) for handle, label in zip(handles, labels, strict=True) if label]
     if len(shown) > MAX_NAMES:
         shown = [shown[index] for index in np.linspace(0, len(shown) - 1, MAX_NAMES).round().astype(int)]
-    if not shown:
+    if len(shown) < 2:  # the title of the chart says it
         return
     kept, texts = zip(*shown, strict=True)
     if outside:

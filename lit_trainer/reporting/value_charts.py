@@ -25,7 +25,9 @@ def predicted_chart(true: Floats, predicted: Floats) -> "Figure":
     chosen = np.unique(np.linspace(0, len(true) - 1, min(len(true), NUM_POINTS)).round().astype(int))
     ends = [min(true.min(), predicted.min()), max(true.max(), predicted.max())]
     axes.plot(ends, ends, color=MUTED, linewidth=0.8, linestyle=(0, (2, 3)), label="as it should be")
-    axes.plot(true[chosen], predicted[chosen], ".", color=LINES[0], alpha=0.5, markeredgewidth=0, label="rows")
+    axes.plot(
+        true[chosen], predicted[chosen], "o", markersize=3.5, color=LINES[0], alpha=0.5, markeredgewidth=0, label="rows"
+    )
     axes.set(xlabel="true value", ylabel="predicted value")
     axes.ticklabel_format(scilimits=(-3, 5))
     axes.legend(loc="upper left", labelcolor=INK)
