@@ -118,7 +118,7 @@ def test_a_run_leaves_what_the_table_lists() -> None:
     listed = re.search(r"in the folder of a run .*?\n\n", README, re.S)
     assert listed is not None
     patterns = [name for cell in re.findall(r"^\| (`.*?) \|", listed[0], re.M) for name in re.findall("`(.*?)`", cell)]
-    assert len(patterns) == 6
+    assert len(patterns) == 9
     for pattern in patterns:
         pattern = pattern.replace("=N", "=*").rstrip("/")
         assert list(made.glob(pattern)) or list((made / "checkpoints").glob(pattern)), pattern
