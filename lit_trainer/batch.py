@@ -34,6 +34,10 @@ MICRO_BATCH: Final = "micro_batch"
 STEP_LABELS: Final = "step_labels"
 """list of A labels: those of every micro-batch of this optimizer step on this rank; on micro-batch 0 only."""
 
+LENGTHS: Final = "lengths"
+"""list of B int: the real tokens of each row, as the host knows them. The model gets it where it runs without padding,
+so that an accelerator need not be waited for."""
+
 BOOKKEEPING: Final = frozenset({ROW, DRAW, EPOCH, MICRO_BATCH, STEP_LABELS})
 
 IGNORED_LABEL: Final = -100

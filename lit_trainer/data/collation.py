@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from lit_trainer.batch import DRAW, LABELS, ROW, Batch, ignored_like
+from lit_trainer.batch import DRAW, LABELS, LENGTHS, ROW, Batch, ignored_like
 from lit_trainer.data.plan import Ints
 
 
@@ -52,12 +52,18 @@ class PaddingCollator:
         tokenizer: Knows how its model wants padding.
         max_length: Pad every row to this many tokens; None pads to the longest of the micro-batch.
         multiple_of: Round the padded length up to a multiple of this.
+        with_lengths: Whether the batch is to say how long its rows are, which a model without padding is told.
     """
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, max_length: int | None = None, multiple_of: int | None = None
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        max_length: int | None = None,
+        multiple_of: int | None = None,
+        with_lengths: bool = False,
     ) -> None:
         self.tokenizer, self.max_length, self.multiple_of = tokenizer, max_length, multiple_of
+        self.with_lengths = with_lengths
 
     def __call__(self, columns: Batch) -> Batch:
         """Makes a batch: token columns ``[B, L]``, ``row`` and ``draw`` ``[B]``, and labels where there are any.
@@ -66,6 +72,8 @@ class PaddingCollator:
             columns: What `EncodedRows` fetched.
         """
         own: Batch = {key: torch.as_tensor(columns.pop(key)) for key in (ROW, DRAW, LABELS) if key in columns}
+        if self.with_lengths:
+            own[LENGTHS] = [len(ids) for ids in columns["input_ids"]]
         batch: Batch = dict(
             self.tokenizer.pad(
                 columns,

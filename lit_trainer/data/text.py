@@ -97,8 +97,7 @@ class TextData(pl.LightningDataModule):
         self.source, self.predict_source = source, predict
         self.text = [text] if isinstance(text, str) else list(text)
         self.label, self.kind, self.classes = label, kind, classes
-        self._tokenizer_path = tokenizer
-        self.max_length, self.padding = max_length, padding
+        self._tokenizer_path, self.max_length, self.padding = tokenizer, max_length, padding
         if padding == "max_length" and max_length is None:
             raise ValueError("data.padding: max_length needs data.max_length to say how long")
         if len(self.text) not in (1, 2):
@@ -106,8 +105,7 @@ class TextData(pl.LightningDataModule):
         self.batch_size, self.max_tokens = None if max_tokens else batch_size, max_tokens
         self.eval_batch_size, self.sampling, self.bucket_steps = eval_batch_size, sampling, bucket_steps
         self.splits, self.checks = splits or Splits(), checks or Policies()
-        self.num_workers, self.transforms = num_workers, list(transforms or ())
-        self._seed = seed
+        self.num_workers, self.transforms, self._seed = num_workers, list(transforms or ()), seed
         self._rows: dict[str, EncodedRows] = {}
 
     # -- what is known of the data -----------------------------------------------------------------------------------
@@ -314,7 +312,9 @@ class TextData(pl.LightningDataModule):
         return [name for name in self.tables["train"].column_names if name not in self.text]
 
     def _collator(self) -> PaddingCollator:
-        return PaddingCollator(self.tokenizer, self.max_length if self.padding == "max_length" else None)
+        length = self.max_length if self.padding == "max_length" else None
+        with_lengths = getattr(self._attached_trainer().lightning_module, "takes_lengths", False)
+        return PaddingCollator(self.tokenizer, length, with_lengths=with_lengths)
 
     def _evaluation_loader(self, split: str, window: int | None = None) -> EvaluationLoader:
         trainer, rows = self._attached_trainer(), self.rows(split)

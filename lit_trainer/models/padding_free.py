@@ -16,13 +16,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from lit_trainer.batch import LENGTHS
 from lit_trainer.models import attention
 from lit_trainer.models.packing import Packing
 from lit_trainer.models.token_context import TokenContext, argument, untraced
-
-LENGTHS = "lengths"
-"""An argument that the model's forward takes from now on: the number of real tokens of each row, known to the host. It
-spares an accelerator from being waited for."""
 
 _NEED_PADDING = ("cache", "past_key_values", "encoder_hidden_states")
 _RECORDS = ("output_attentions", "output_hidden_states")
@@ -49,6 +46,9 @@ def serves(model: nn.Module) -> str | None:
 
 def install(model: nn.Module) -> "PaddingFree":
     """Runs a model without padding from now on, in training and evaluation.
+
+    Its forward takes ``lengths`` from then on: the number of real tokens of each row, where the host knows them. It
+    spares an accelerator from being waited for.
 
     A call that asks for what only the padded run has (hidden states, a cache of keys and values, a mask of four axes,
     states of an encoder) is run padded.

@@ -54,6 +54,9 @@ class Task(pl.LightningModule, ABC):
         keyed_dropout: Whether dropout is a function of the row, its place in the plan and the layer rather than of a
             stream of random numbers, so that it is the same on any split of the hardware.
         trust_remote_code: Whether code that comes with the model may run.
+
+    Attributes:
+        takes_lengths: Whether the model wants to be told how long the rows are.
     """
 
     model: PreTrainedModel
@@ -81,6 +84,7 @@ class Task(pl.LightningModule, ABC):
         self._normaliser: StepNormaliser | None = None
         self._step_labels: list[Labels] | None = None
         self._dropout: TokenContext | None = None
+        self.takes_lengths = False
         self._partwise = Partwise(self)
         self._step_is_complete = False
         self._num_steps_total: int | None = None
@@ -186,6 +190,7 @@ class Task(pl.LightningModule, ABC):
                 raise ValueError(f"data.padding: {reason}") from reason
             _log.info("padded to the longest row of each micro-batch: %s", reason)
         else:
+            self.takes_lengths = not self.compile_model  # which would be compiled anew for each length
             _log.info("padding-free: the model runs on real tokens only")
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
