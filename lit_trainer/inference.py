@@ -13,6 +13,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreT
 from lit_trainer.decision.columns import predicted_columns
 from lit_trainer.decision.probabilities import Floats
 from lit_trainer.decision.rule import CONFIG_KEY, FILE_NAME, DecisionRule
+from lit_trainer.models.quiet import quiet
 
 Text: TypeAlias = str | tuple[str, str]
 """What a model reads: a text, or a pair of texts."""
@@ -132,9 +133,10 @@ class Predictor:
 
 def _load(folder: str | os.PathLike[str], trust_remote_code: bool) -> PreTrainedModel:
     try:
-        model, report = AutoModelForSequenceClassification.from_pretrained(
-            os.fspath(folder), dtype=torch.float32, output_loading_info=True, trust_remote_code=trust_remote_code
-        )
+        with quiet():  # what is missing is told below
+            model, report = AutoModelForSequenceClassification.from_pretrained(
+                os.fspath(folder), dtype=torch.float32, output_loading_info=True, trust_remote_code=trust_remote_code
+            )
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise ValueError(f"folder: no model can be loaded from {os.fspath(folder)!r}: {reason[0]}") from error

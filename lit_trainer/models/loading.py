@@ -2,13 +2,13 @@
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from transformers import AutoConfig, PreTrainedModel
-from transformers.utils import logging as transformers_logging
+
+from lit_trainer.models.quiet import quiet
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ def load_pretrained(
             f"config: {settings.model_type} has no {', '.join(unknown)}; it has {', '.join(sorted(settings.to_dict()))}"
         )
     settings.update(overrides)
-    with _quiet(), torch.random.fork_rng(devices=[]):
+    with quiet(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
             model, report = auto_class.from_pretrained(
@@ -95,20 +95,6 @@ def _new_weights(model: PreTrainedModel, report: Mapping[str, Any], path: str) -
         raise ValueError(f"pretrained: {path!r} holds no weights of {type(model.base_model).__name__}")
     reason = ", ".join(f"{name} {old} -> {new}" for name, (old, new) in sorted(mismatched.items()))
     return ", ".join(new_names) + (f" (other shape: {reason})" if reason else "")
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silences the progress bar and the table of keys, which `_new_weights` puts in one line."""
-    bar, verbosity = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
-    transformers_logging.disable_progress_bar()
-    transformers_logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(verbosity)
-        if bar:
-            transformers_logging.enable_progress_bar()
 
 
 def _first_line(error: Exception) -> str:
