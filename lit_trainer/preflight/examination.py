@@ -87,7 +87,7 @@ def among_ranks(
 
     def judge(reports: Mapping[int, Report], away: list[int]) -> Report:
         told_by_judge.extend(_judged(reports, away, launch, seconds))
-        if any(finding.kind == "wrong" for finding in told_by_judge):
+        if mine["wrong"] or any(finding.kind == "wrong" for finding in told_by_judge):
             return {"wrong": True}
         stores.extend(collectives.new_store(launch, seconds) for _ in range(1 + with_gpus))
         return {"wrong": False, "ports": [store.port for store in stores], "hosts": _hosts(reports)}

@@ -8,8 +8,8 @@ import json
 import socket
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
-from typing import Any
+from contextlib import ExitStack, suppress
+from typing import IO, Any
 
 from lit_trainer.preflight.launch import Launch
 
@@ -19,6 +19,8 @@ Judge = Callable[[Mapping[int, Report], list[int]], Report]
 
 _MAX_BYTES = 16 * 2**20
 _SECONDS_TO_SPEAK = 5.0
+_SECONDS_TO_HEAR = 15.0  # of many ranks one may keep the first waiting
+_SECONDS_TO_JUDGE = 60.0  # rank 0 may have to import PyTorch first
 
 
 class NotMetError(Exception):
@@ -58,20 +60,22 @@ def _host(launch: Launch, port: "int | socket.socket", mine: Report, judge: Judg
                     break
                 connections.enter_context(visitor)
                 visitor.settimeout(_SECONDS_TO_SPEAK)
-                said = _hear(visitor)
+                with visitor.makefile("rb") as reader:
+                    said = _hear(reader)
                 if said is None:  # somebody who looks for open ports, or a rank that has ended
                     continue
                 if said.get("name") != launch.name:
                     _tell(visitor, {"stranger": launch.name})
                 elif isinstance(said.get("rank"), int):
                     reports[said["rank"]], visitors[said["rank"]] = said["report"], visitor
+                    _tell(visitor, {"heard": True})
         away = [rank for rank in range(launch.size) if rank not in reports]
         told = judge(reports, away)
         for visitor in visitors.values():  # only now that the port is free
             _tell(visitor, {"told": told})
         for visitor in visitors.values():  # who hangs up first keeps the port in use for a while
-            visitor.settimeout(_SECONDS_TO_SPEAK)
-            _hear(visitor)
+            with suppress(OSError):
+                visitor.recv(1)
     return told
 
 
@@ -82,9 +86,13 @@ def _visit(launch: Launch, port: "int | socket.socket", mine: Report, seconds: f
     while (left := end - time.monotonic()) > 0:
         try:
             with socket.create_connection((launch.address, port), timeout=min(left, 10.0)) as host:
-                host.settimeout(seconds + _SECONDS_TO_SPEAK)  # until the last of all has come
+                host.settimeout(_SECONDS_TO_HEAR)
                 _tell(host, {"name": launch.name, "rank": launch.rank, "report": mine})
-                answer = _hear(host)
+                with host.makefile("rb") as reader:
+                    answer = _hear(reader)
+                    if answer is not None and "heard" in answer:
+                        host.settimeout(seconds + _SECONDS_TO_JUDGE)  # until the last of all has come
+                        answer = _hear(reader)
             if answer is not None and "told" in answer:
                 told: Report = answer["told"]
                 return told
@@ -152,16 +160,10 @@ def _tell(other: socket.socket, message: Report) -> None:
         return  # who has left needs no answer
 
 
-def _hear(other: socket.socket) -> Report | None:
+def _hear(other: IO[bytes]) -> Report | None:
     """Returns a line of JSON, or None if the other one says nothing of the kind in time."""
-    received = bytearray()
     try:
-        while not received.endswith(b"\n") and len(received) < _MAX_BYTES:
-            part = other.recv(2**16)
-            if not part:
-                return None
-            received += part
-        message = json.loads(received)
+        message = json.loads(other.readline(_MAX_BYTES))
     except (OSError, ValueError):
         return None
     return message if isinstance(message, dict) else None

@@ -1,6 +1,13 @@
 """A slow rank is named, whether it is slow itself or slow to reach."""
 
-from lit_trainer.preflight.collectives import slow_ranks
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from lit_trainer.preflight.collectives import GPUsNotMetError, slow_ranks, time_by_nccl
+from lit_trainer.preflight.launch import Launch
 from tests.preflight.told import kinds, texts
 
 HOSTS = {rank: f"n{rank}" for rank in range(4)}
@@ -43,3 +50,27 @@ def test_of_two_ranks_the_other_one_is_named() -> None:
     two = [{"all_reduce": 200.0, "work": 2.0, "way": 0.0}, {"all_reduce": 200.0, "work": 2.0, "way": 90.0}]
     (text,) = texts(slow_ranks(two, HOSTS), "look")
     assert "rank 1 on n1 is the slowest to reach: is it another network than that between the nodes" in text
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GPUs in name only."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
+
+
+def test_gpus_that_wait_for_one_another_are_given_up_in_time(gpus: None, monkeypatch) -> None:
+    monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: time.sleep(3))
+    with pytest.raises(
+        GPUsNotMetError, match=r"the GPUs of 2 ranks did not meet by NCCL within 0.1 s: NCCL_DEBUG=INFO"
+    ):
+        time_by_nccl(Launch(0, 0, 2, 2, "n1", 1), dist.HashStore(), 0.1)
+
+
+def test_what_nccl_refuses_is_said(gpus: None, monkeypatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("Duplicate GPU\n detected")
+
+    monkeypatch.setattr(dist, "init_process_group", refuse)
+    with pytest.raises(GPUsNotMetError, match=r"^NCCL: Duplicate GPU detected: NCCL_DEBUG=INFO says more"):
+        time_by_nccl(Launch(0, 0, 2, 2, "n1", 1), dist.HashStore(), 5)

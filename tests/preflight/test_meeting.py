@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from lit_trainer.preflight import meeting
 from lit_trainer.preflight.launch import Launch
 from lit_trainer.preflight.meeting import NotMetError, meet
 
@@ -101,19 +102,24 @@ def test_two_jobs_on_one_port_are_kept_apart(port: int) -> None:
     assert str(stranger) == f"127.0.0.1:{port} belongs to one: set MASTER_PORT to another port"
 
 
-def test_what_listens_there_may_be_something_else(port: int) -> None:
+@pytest.mark.parametrize("answer", [b"220 mail\n", b"", None])
+def test_what_listens_there_may_be_something_else(port: int, answer: bytes | None, monkeypatch) -> None:
+    monkeypatch.setattr(meeting, "_SECONDS_TO_HEAR", 0.5)
     with socket.create_server(("127.0.0.1", port)) as server:
 
-        def answer() -> None:
+        def serve() -> None:
             with server.accept()[0] as visitor:
                 visitor.recv(100)
-                visitor.sendall(b"220 mail\n")
+                time.sleep(2 if answer is None else 0)
+                visitor.sendall(answer or b"")
 
         def visit() -> None:
             meet(launch(1, 2, port), {"number": 1}, all_told, 1)
 
-        _, error = together([answer, visit])
-    assert "could not meet rank 0" in str(error)
+        begun = time.monotonic()
+        _, error = together([serve, visit])
+    assert "(what answers there is not rank 0 of this training; set MASTER_PORT to another port)" in str(error)
+    assert time.monotonic() - begun < 10
 
 
 def test_noise_on_the_port_is_no_rank(port: int) -> None:
