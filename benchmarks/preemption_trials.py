@@ -1,6 +1,6 @@
 """Interrupts runs on two ranks by random signals at random moments and counts what went wrong.
 
-    python benchmarks/preemption_trials.py --trials 50
+    python benchmarks/preemption_trials.py --trials 50 --out benchmarks/results/preemption.md
 
 Each trial trains a tiny model by ``lit-trainer fit`` on two processes (gloo), sends one of SIGTERM, SIGUSR1 and SIGINT
 to rank 0, to rank 1, to both or to all their processes with those that load data, at a moment drawn evenly from the
@@ -49,6 +49,13 @@ VARIANTS: list[dict[str, Any]] = [
     {"data.num_workers": 1},
     {"trainer.max_steps": 17},
 ]
+HEAD = """# Runs interrupted at random
+
+`python benchmarks/preemption_trials.py --trials {number} --seed {seed}`: runs on two ranks, each interrupted by a
+random signal at a random moment on either rank, on both or on all their processes, then resumed. A hang is a rank that
+outlives a minute; a loss, weights or an optimizer that end in any bit unlike those of a run never interrupted, or an
+exit code that is not the signal's.
+"""
 WORDS = [f"w{index}" for index in range(30)]
 
 
@@ -240,14 +247,23 @@ def trial(folder: Path, args: list[str], seconds: float, whole: Any, rng: random
     return signum.name, target, where, fault
 
 
-def run_trials(number: int, seed: int) -> int:
+def table(counts: Counter[tuple[str, str]], faults: Counter[tuple[tuple[str, str], str]]) -> str:
+    """Returns trials by signal and where it ended them, with those that went wrong."""
+    rows = [
+        f"| {key[0]} | {key[1]} | {counts[key]} | {faults[key, 'hang']} | {faults[key, 'loss']} |"
+        for key in sorted(counts)
+    ]
+    return "\n".join(["| signal | ended | trials | hangs | losses |", "|---|---|---|---|---|", *rows]) + "\n"
+
+
+def run_trials(number: int, seed: int, out: Path | None) -> int:
     """Runs trials, prints a table of them, and returns how many went wrong."""
     rng = random.Random(seed)
     base = Path(tempfile.mkdtemp(prefix="preemption-"))
     recipe = write_recipe(base)
     references: dict[int, tuple[float, Any]] = {}
     counts: Counter[tuple[str, str]] = Counter()
-    faults: Counter[tuple[str, str]] = Counter()
+    faults: Counter[tuple[tuple[str, str], str]] = Counter()
     for index in range(number):
         choice = index % len(VARIANTS)
         args = ["fit", "--config", str(recipe), *(f"--{key}={value}" for key, value in VARIANTS[choice].items())]
@@ -270,9 +286,9 @@ def run_trials(number: int, seed: int) -> int:
             faults[key, kind] += 1
         shutil.rmtree(folder)
     shutil.rmtree(base)
-    print("\n| signal | ended | trials | hangs | losses |\n|---|---|---|---|---|")
-    for key in sorted(counts):
-        print(f"| {key[0]} | {key[1]} | {counts[key]} | {faults[key, 'hang']} | {faults[key, 'loss']} |")
+    print(f"\n{table(counts, faults)}", end="")
+    if out is not None:
+        out.write_text(f"{HEAD.format(number=number, seed=seed)}\n{table(counts, faults)}", encoding="utf-8")
     return faults[("all", ""), "hang"] + faults[("all", ""), "loss"]
 
 
@@ -281,9 +297,10 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Interrupts runs on two ranks by random signals at random moments.")
     parser.add_argument("--trials", type=int, default=50, help="number of runs to interrupt (default 50)")
     parser.add_argument("--seed", type=int, default=0, help="what the signals, targets and moments follow from")
+    parser.add_argument("--out", type=Path, help="a file for the table, in Markdown")
     return parser.parse_args()
 
 
 if __name__ == "__main__":
     options = parse()
-    sys.exit(1 if run_trials(options.trials, options.seed) else 0)
+    sys.exit(1 if run_trials(options.trials, options.seed, options.out) else 0)
