@@ -241,7 +241,8 @@ def _facts(lines: Sequence[Line], runs: Sequence[Run], recipe: str, words: list[
 
 def _machine(cost: Mapping[str, Any]) -> str:
     if cost["device"] == "cpu":
-        return f"{_num_cores()} CPU cores, {cost['num_threads']} threads a process"
+        threads = cost["num_threads"]
+        return f"{_num_cores()} CPU cores, {threads} thread{'s' * (threads != 1)} a process"
     return f"{cost['num_devices']} x {cost['device']}"
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,7 +28,7 @@ class Spread(NamedTuple):
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread":
         """Returns the spread of at least one value."""
-        return cls(fmean(values), stdev(values) if len(values) > 1 else None)
+        return cls(float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None)
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,11 @@ class Report:
     def rows(self) -> Iterable[list[str]]:
         """Yields the cells of each variant."""
         for line in self.lines:
-            cost = [_spread(line.seconds, 0), _size(line.peak_bytes)] if self.with_cost else []
+            cost = (
+                [_spread(line.seconds, 0 if line.seconds and line.seconds.mean >= 10 else 1), _size(line.peak_bytes)]
+                if self.with_cost
+                else []
+            )
             yield [line.name, *(_spread(line.metric(name), 4) for name in self.metrics), *cost, self._verdict(line)]
 
     def _verdict(self, line: Line) -> str:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from lit_trainer.decision.probabilities import Integers
-from lit_trainer.studies.run_files import COST_FILE, TEST_SCORES
+from lit_trainer.reporting.scores import SplitScores, scores_path
+from lit_trainer.studies.run_files import COST_FILE
 
 _FINISHED = "finished.json"
 
@@ -81,13 +81,12 @@ class FinishedRun:
         None where a row has not one class, or nothing was kept.
         """
         try:
-            table = pq.read_table(self.folder / TEST_SCORES, columns=["label", "logits"])
-        except OSError:
+            scores = SplitScores.load(scores_path(self.folder, "test"))
+        except (OSError, ValueError):
             return None
-        labels = table["label"].to_numpy()
+        labels, logits = scores.labels, scores.logits
         if labels.dtype.kind != "i":
             return None
-        logits = np.array(table["logits"].to_pylist(), np.float64)
         decided = logits.argmax(1) if logits.shape[1] > 1 else (logits[:, 0] >= 0).astype(np.int64)
         counted = labels >= 0
         return labels[counted].astype(np.int64), decided[counted].astype(np.int64)

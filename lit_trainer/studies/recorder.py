@@ -1,4 +1,4 @@
-"""Writes down what a run cost, and what it made of the test rows."""
+"""Writes down what a run cost."""
 
 import json
 import resource
@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 
-from lit_trainer.studies.run_files import COST_FILE, TEST_SCORES
+from lit_trainer.studies.run_files import COST_FILE
 
 
 class Recorder(pl.Callback):
-    """Writes ``cost.json`` into the run's folder, what training took and on what, and the scores of the test rows.
+    """Writes ``cost.json`` into the run's folder: what training took, and on what.
 
     ``train_seconds`` is that of the optimizer steps alone, without start, evaluations and checkpoints, and
     ``cpu_seconds`` the processor time within it, which is less where the machine did other work. ``peak_bytes`` is the
@@ -57,17 +55,6 @@ class Recorder(pl.Callback):
             "num_threads": torch.get_num_threads(),
         }
         Path(folder, COST_FILE).write_text(json.dumps(cost, indent=1), encoding="utf-8")
-
-    def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Writes the scores of the test rows, unless the run does so itself."""
-        folder = trainer.log_dir or trainer.default_root_dir
-        file, scores = Path(folder, TEST_SCORES), getattr(pl_module, "scores", None)
-        if not trainer.is_global_zero or scores is None or file.exists():
-            return
-        file.parent.mkdir(parents=True, exist_ok=True)
-        labels, logits = (value.numpy() for value in (scores.labels, scores.logits))
-        columns = {"row": scores.rows.numpy(), "label": list(labels), "logits": list(logits)}
-        pq.write_table(pa.table(columns), file)
 
 
 def _now(trainer: pl.Trainer) -> tuple[float, float]:

@@ -1,5 +1,4 @@
 """What callbacks call the files that they leave for a study, for those who read them without torch."""
 
 COST_FILE = "cost.json"
-TEST_SCORES = "scores/test.parquet"
 TRIAL_FILE = "trial.json"

@@ -76,6 +76,7 @@ def test_other_test_rows_and_missing_scores_are_not_compared(line: Make) -> None
 def test_a_spread_is_the_sample_deviation_and_none_of_one() -> None:
     assert Spread.of([1.0, 3.0]) == (2.0, pytest.approx(2**0.5))
     assert Spread.of([1.0]) == (1.0, None)
+    assert np.isnan(Spread.of([1.0, float("nan")])).all()
 
 
 def report(lines: list[Line], with_cost: bool = True) -> Report:

@@ -3,12 +3,10 @@
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from lit_trainer.studies.finished_run import FinishedRun, UnfinishedError, remove_weights
-from tests.studies.finished_runs import write_run
+from tests.studies.finished_runs import write_run, write_scores
 
 LABELS = np.array([0, 1, 1, -100])
 DECIDED = np.array([0, 0, 1, 1])
@@ -27,14 +25,13 @@ def test_decisions_are_those_of_rows_with_a_label(tmp_path: Path) -> None:
 
 def test_one_logit_is_that_of_the_second_class_and_values_decide_nothing(tmp_path: Path) -> None:
     run = write_run(tmp_path / "version_0", LABELS, DECIDED)
-    file = run.folder / "scores" / "test.parquet"
-    pq.write_table(pa.table({"label": [0, 1], "logits": [[-0.5], [0.0]]}), file)
+    write_scores(run.folder, np.array([0, 1]), np.array([[-0.5], [0.0]]))
     assert [each.tolist() for each in run.decisions() or ()] == [[0, 1], [0, 1]]
-    pq.write_table(pa.table({"label": [0.5, 1.0], "logits": [[-0.5], [0.0]]}), file)
+    write_scores(run.folder, np.array([0.5, 1.0]), np.array([[-0.5], [0.0]]))
     assert run.decisions() is None
-    pq.write_table(pa.table({"label": [[1.0, 0.0]], "logits": [[-0.5, 1.0]]}), file)
+    write_scores(run.folder, np.array([[1.0, 0.0]]), np.array([[-0.5, 1.0]]))
     assert run.decisions() is None
-    file.unlink()
+    (run.folder / "scores" / "test.parquet").unlink()
     assert run.decisions() is None
 
 
