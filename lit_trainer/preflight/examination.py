@@ -3,6 +3,8 @@
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 from lit_trainer.preflight import collectives
@@ -16,7 +18,7 @@ from lit_trainer.preflight.meeting import NotMetError, Report, meet
 from lit_trainer.preflight.network import interfaces, meeting_place
 from lit_trainer.preflight.packages import versions
 from lit_trainer.preflight.sameness import content_of_node, differences, host
-from lit_trainer.preflight.storage import shared_memory, writable
+from lit_trainer.preflight.storage import marker, shared_memory, writable
 
 Check = Callable[[], Iterator[Finding]]
 
@@ -87,13 +89,15 @@ def among_ranks(
 
     def judge(reports: Mapping[int, Report], away: list[int]) -> Report:
         told_by_judge.extend(_judged(reports, away, launch, seconds))
+        told_by_judge.extend(_apart(reports, run.folder))
         if mine["wrong"] or any(finding.kind == "wrong" for finding in told_by_judge):
             return {"wrong": True}
         stores.extend(collectives.new_store(launch, seconds) for _ in range(1 + with_gpus))
         return {"wrong": False, "ports": [store.port for store in stores], "hosts": _hosts(reports)}
 
     try:
-        told = meet(launch, mine, judge, seconds)
+        with marker(run.folder) if launch.local_rank == 0 else nullcontext() as mine["marker"]:
+            told = meet(launch, mine, judge, seconds)
     except NotMetError as error:
         yield Finding("wrong", str(error))
         return
@@ -140,3 +144,14 @@ def _judged(reports: Mapping[int, Report], away: list[int], launch: Launch, seco
                 yield Finding("wrong", f"{hosts[rank]} (rank {rank}): {text}")
     content = {rank: report["content"] for rank, report in reports.items() if report["content"] is not None}
     yield from differences(content, hosts)
+
+
+def _apart(reports: Mapping[int, Report], folder: Path) -> Iterator[Finding]:
+    """Says which nodes write runs to a place of their own."""
+    places = {rank: report.get("marker") for rank, report in reports.items()}
+    apart = [str(reports[rank]["host"]) for rank, place in sorted(places.items()) if place and not Path(place).exists()]
+    if apart:
+        which = ", ".join(apart[:4]) + (f" and {len(apart) - 4} more" if len(apart) > 4 else "")
+        yield Finding("look", f"{which} and {reports[0]['host']} do not see the same files in {folder}: a run could not"
+                      " go on from its checkpoints; set trainer.default_root_dir to a file system that all nodes"
+                      " share")  # fmt: skip

@@ -3,6 +3,7 @@
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from lit_trainer.preflight.findings import GIB, Finding
@@ -18,7 +19,7 @@ def writable(folder: Path) -> Iterator[Finding]:
     Args:
         folder: Where runs are to be written; it need not be there.
     """
-    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    existing = _existing(folder)
     if not existing.is_dir():
         yield Finding("wrong", f"{existing} is a file, so that no run can be written there: set"
                       " trainer.default_root_dir")  # fmt: skip
@@ -35,6 +36,29 @@ def writable(folder: Path) -> Iterator[Finding]:
         yield Finding("look", f"only {free / GIB:.1f} GiB are free in {existing}: checkpoints may not fit")
     else:
         yield Finding("ok", f"{existing} can be written, {free / GIB:.0f} GiB are free")
+
+
+def _existing(folder: Path) -> Path:
+    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+
+
+@contextmanager
+def marker(folder: Path) -> Iterator[str | None]:
+    """Leaves an empty file where runs go, as long as it lasts, which other nodes see if the place is theirs as well.
+
+    Args:
+        folder: Where runs are to be written.
+
+    Yields:
+        The file's path, or None if none can be written.
+    """
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(tempfile.NamedTemporaryFile(prefix=".preflight-", dir=_existing(folder)))
+        except OSError:
+            yield None
+        else:
+            yield file.name
 
 
 def shared_memory(

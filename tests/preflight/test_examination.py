@@ -1,6 +1,7 @@
 """What is wrong on any rank keeps all from training, and is told once."""
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from lit_trainer.preflight.findings import Finding
 from lit_trainer.preflight.intended_run import IntendedRun
 from lit_trainer.preflight.launch import Launch
 from lit_trainer.preflight.meeting import NotMetError
-from tests.preflight.told import only
+from tests.preflight.told import kinds, only, texts
 
 FIRST, SECOND = (Launch(rank, 0, 2, 2, "n1", 1234) for rank in range(2))
 
@@ -49,6 +50,21 @@ def test_what_differs_is_told_with_the_names_of_nodes(other: dict[str, Any]) -> 
     other["content"] = {"package": {"torch": "2.12"}}
     (finding,) = among_ranks(IntendedRun(), 1, [], FIRST)
     assert finding.text.startswith("package: torch is 2.12 on n2 (rank 1), 2.13 on ")
+
+
+def test_a_node_with_a_file_system_of_its_own_is_worth_a_look(other: dict[str, Any], monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(examination.collectives, "new_store", lambda *_: SimpleNamespace(port=1))
+    monkeypatch.setattr(
+        examination.collectives, "time_by_gloo", lambda *_: [{"all_reduce": 0, "work": 0, "way": 0}] * 2
+    )
+    (tmp_path / "seen").touch()
+    other["marker"] = str(tmp_path / "seen")
+    assert kinds(among_ranks(IntendedRun(tmp_path / "runs"), 1, [], FIRST)) == ["ok", "ok"]
+    other["marker"] = str(tmp_path / "unseen")
+    looks = texts(among_ranks(IntendedRun(tmp_path / "runs"), 1, [], FIRST), "look")
+    assert looks[0].startswith("n2 and ")
+    assert f"do not see the same files in {tmp_path / 'runs'}: a run could not go on" in looks[0]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["seen"], "nothing is left behind"
 
 
 def test_the_others_leave_it_to_the_first_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
