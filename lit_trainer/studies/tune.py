@@ -4,6 +4,7 @@ import argparse
 import csv
 import hashlib
 import json
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -242,8 +243,9 @@ def _tell(
     text = yaml.safe_dump(overlay(found.settings, list(search.space)), sort_keys=False, allow_unicode=True)
     file_of_best.write_text(head + text, encoding="utf-8")
     console.print(f"\nWrote {file_of_best} and {table}. Next:")
-    configs = " ".join(f"--config {file}" for file in (*options.recipe, file_of_best))
-    console.print(f"lit-trainer fit {' '.join([configs, *(f'--{change}' for change in options.set)])}", soft_wrap=True)
+    configs = [word for file in (*options.recipe, str(file_of_best)) for word in ("--config", file)]
+    words = ["lit-trainer", "fit", *configs, *(f"--{change}" for change in options.set)]
+    console.print(shlex.join(words), soft_wrap=True)
 
 
 def _cell(value: Any) -> str:
