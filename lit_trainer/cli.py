@@ -110,6 +110,7 @@ def _run(given: list[str], is_process: bool) -> None:
             from lit_trainer import doctor
 
             return doctor.main(rest)
+        _have_threads_sleep()
         # For class paths that name a file of the user's own; last, so that it hides nothing that is installed.
         sys.path.append(str(Path.cwd()))
         # From here on, as importing takes seconds, in which a signal must not end a job either.
@@ -123,12 +124,18 @@ def _run(given: list[str], is_process: bool) -> None:
 def _prepare(given: list[str]) -> "TrainingCLI":
     command, *rest = given if given and not given[0].startswith("-") else ["fit", *given]
     _check_is_command(command)
+    _have_threads_sleep()
     from lit_trainer.training_cli import TrainingCLI
 
     try:
         return TrainingCLI(command, rest)
     except SystemExit as end:  # how argparse ends after --help or --print_config
         raise ValueError("these arguments only print something, so that there is nothing to return") from end
+
+
+def _have_threads_sleep() -> None:
+    """Has threads that wait for work sleep, where torch is yet to be loaded: spinning, they take a core from others."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def _check_is_command(name: str) -> None:

@@ -7,6 +7,7 @@ from importlib.metadata import version
 from typing import Any
 
 import lightning.pytorch as pl
+import torch
 from jsonargparse import Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ProgressBar
@@ -23,16 +24,20 @@ from lit_trainer.callbacks.loss_scale_monitor import LossScaleMonitor
 from lit_trainer.callbacks.prediction_writer import PredictionWriter
 from lit_trainer.callbacks.preemption import Preempted, Preemption
 from lit_trainer.callbacks.progress_bar import StepProgressBar
+from lit_trainer.callbacks.run_plan import RunPlan
 from lit_trainer.callbacks.run_report import RunReport
 from lit_trainer.callbacks.run_summary import RunSummary
 from lit_trainer.parsing import SettingsError, SettingsParser
 from lit_trainer.preflight.before_training import check_job, check_ranks, has_several_ranks
+from lit_trainer.preflight.cores import cgroup_quota
 from lit_trainer.preflight.intended_run import IntendedRun
 from lit_trainer.runtime.checkpoint_files import AtomicCheckpointIO
 from lit_trainer.runtime.checkpoint_paths import ExplicitCheckpointConnector, find_checkpoint, run_of
 from lit_trainer.runtime.job_checkpoint import checkpoint_of_job, is_auto
+from lit_trainer.runtime.machine import AutoPrecisionTrainer, Machine
 from lit_trainer.runtime.precision import ScaledMixedPrecision
 from lit_trainer.runtime.process_group import leave_process_group
+from lit_trainer.runtime.processor import fastest_precision
 from lit_trainer.runtime.run_folder import (
     SETTINGS_FILE,
     RunCSVLogger,
@@ -80,6 +85,7 @@ class TrainingCLI(LightningCLI):
         super().__init__(
             Task,
             pl.LightningDataModule,
+            trainer_class=AutoPrecisionTrainer,
             subclass_mode_model=True,
             subclass_mode_data=True,
             trainer_defaults=TRAINER_DEFAULTS,
@@ -108,6 +114,7 @@ class TrainingCLI(LightningCLI):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds what the commands take besides trainer, model and data."""
         parser.add_lightning_class_args(PredictionWriter, "predictions")
+        parser.add_lightning_class_args(Machine, "machine")
         parser.add_argument(
             "--ckpt_path",
             type=str | None,
@@ -166,11 +173,16 @@ class TrainingCLI(LightningCLI):
         slurm.name_run_after_job()
         settings = self.config_init.trainer
         self._folder = RunFolder(settings.default_root_dir)
+        machine, quota = self.config_init.machine, cgroup_quota()
+        machine.precision_is_auto = settings.precision == "auto"
+        machine.max_threads = None if quota is None else max(1, int(quota))
+        if settings.enable_model_summary is None:
+            kwargs = {"enable_model_summary": False, **kwargs}  # the plan of the run says what is in it
         try:
             trainer = super().instantiate_trainer(
                 logger=_loggers(settings.logger, self._folder) if not settings.barebones else settings.logger,
                 callbacks=_with_standing_callbacks(_as_list(settings.callbacks), settings),
-                **_mixed_precision(settings),
+                **_precision(settings),
                 **kwargs,
             )
         except (ValueError, MisconfigurationException) as error:
@@ -266,6 +278,8 @@ def _with_standing_callbacks(given: list[pl.Callback], settings: Namespace) -> l
     callbacks = list(given)
     if settings.barebones:
         return callbacks
+    if not any(isinstance(each, RunPlan) for each in given):
+        callbacks.append(RunPlan())  # in front of the bar, which stays below what is printed
     if settings.enable_progress_bar is not False and not any(isinstance(each, ProgressBar) for each in given):
         callbacks.append(StepProgressBar())
     standing = (LossGuard, LossScaleMonitor, RunReport, RunSummary, Preemption)
@@ -273,16 +287,19 @@ def _with_standing_callbacks(given: list[pl.Callback], settings: Namespace) -> l
     return callbacks
 
 
-def _mixed_precision(settings: Namespace) -> dict[str, Any]:
+def _precision(settings: Namespace) -> dict[str, Any]:
     """Returns our own plugin for mixed precision, which clips fused optimizers and counts skipped steps.
 
     A strategy with a precision of its own keeps it.
     """
-    strategy = str(settings.strategy).lower()
-    if settings.precision not in ("16-mixed", "bf16-mixed") or "deepspeed" in strategy or "fsdp" in strategy:
-        return {}
-    plugin = ScaledMixedPrecision(settings.precision)
-    return {"precision": None, "plugins": [*_as_list(settings.plugins), plugin]}
+    strategy, precision = str(settings.strategy).lower(), settings.precision
+    if precision == "auto":
+        is_cuda = settings.accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
+        is_cpu = settings.accelerator in ("auto", "cpu")
+        precision = fastest_precision(torch.device("cuda" if is_cuda else "cpu" if is_cpu else "meta"))
+    if precision not in ("16-mixed", "bf16-mixed") or "deepspeed" in strategy or "fsdp" in strategy:
+        return {"precision": precision}
+    return {"precision": None, "plugins": [*_as_list(settings.plugins), ScaledMixedPrecision(precision)]}
 
 
 def _loggers(given: Logger | list[Logger] | bool | None, folder: RunFolder) -> list[Logger]:

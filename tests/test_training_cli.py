@@ -326,6 +326,24 @@ def test_two_precisions_are_refused_before_anything_is_loaded(
     assert line == f"precision is set more than once: {expected} (trainer.plugins); keep one"
 
 
+@pytest.mark.parametrize("chosen", ["bf16-mixed", "32-true"])
+def test_automatic_precision_is_that_of_the_machine(recipe: Path, chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lit_trainer.training_cli.fastest_precision", lambda device: chosen)
+    run = main(["--config", str(recipe), "--trainer.precision=auto"], run=False)
+    assert run.trainer.precision == chosen
+    assert f"{chosen} precision (auto)" in run.config_init.machine.choices(run.trainer, run.model)
+    assert main(["--config", str(recipe)], run=False).trainer.precision == "32-true"
+
+
+def test_a_run_says_first_what_it_is_going_to_do(fit: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    fit("--machine.num_threads=1", "--trainer.max_steps=1")
+    printed = capsys.readouterr().out
+    names = [line.split("  ")[1] for line in printed.splitlines() if line.startswith("  ")]
+    assert names[:5] == ["steps", "each step", "parameters", "memory", "runs on"]
+    assert "  runs on      1 CPU thread" in printed
+    assert "FLOPs" not in printed
+
+
 def test_what_the_trainer_refuses_is_told(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = told(capsys, "fit", "--config", str(recipe), "--trainer.strategy=dpp")
     assert line.startswith("trainer: You selected an invalid strategy name: `strategy='dpp'`")
