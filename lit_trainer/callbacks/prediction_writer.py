@@ -10,6 +10,7 @@ import torch
 from datasets import Dataset
 from lightning.pytorch.callbacks import Callback
 from numpy.typing import NDArray
+from torch import Tensor
 from torchmetrics.utilities.distributed import gather_all_tensors
 
 from lit_trainer.batch import ROW
@@ -18,6 +19,9 @@ from lit_trainer.decision.columns import predicted_columns
 from lit_trainer.decision.rule import DecisionRule
 
 _log = logging.getLogger(__name__)
+
+_BATCHES_AT_ONCE = 16
+"""How many batches stay on the device until they are brought to the host together: to do so waits for the device."""
 
 
 class PredictionWriter(Callback):
@@ -39,13 +43,14 @@ class PredictionWriter(Callback):
     def __init__(self, path: str = "predictions.csv", columns: list[str] | None = None) -> None:
         self.path, self.columns = path, columns
         self._file: TableFile | None = None
+        self._on_device: list[tuple[Tensor, Tensor]] = []
         self._waiting: dict[int, NDArray[np.float64]] = {}
         self._next = 0
         self._renamed: dict[str, str] = {}
 
     def on_predict_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Opens the file, before anything is computed."""
-        self._waiting, self._next, self._renamed = {}, 0, {}
+        self._on_device, self._waiting, self._next, self._renamed = [], {}, 0, {}
         table = self._table(trainer)
         missing = sorted(set(self.columns or ()) - set(table.column_names))
         if missing:
@@ -64,8 +69,20 @@ class PredictionWriter(Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Brings the batch's rows to the first rank, which writes those whose turn it is."""
-        rows, logits = outputs[ROW], outputs["logits"].double()
+        """Keeps what was found, and now and then hands on what was kept."""
+        self._on_device.append((outputs[ROW], outputs["logits"]))
+        if len(self._on_device) == _BATCHES_AT_ONCE:
+            self._hand_on(trainer, pl_module)
+
+    def on_predict_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Hands on the last rows."""
+        if self._on_device:
+            self._hand_on(trainer, pl_module)
+
+    def _hand_on(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Brings rows to the first rank, which writes those whose turn it is. All ranks have as many batches."""
+        rows, logits = (torch.cat(column) for column in zip(*self._on_device, strict=True))
+        self._on_device, logits = [], logits.double()
         if trainer.world_size > 1:
             rows, logits = torch.cat(gather_all_tensors(rows)), torch.cat(gather_all_tensors(logits))
         if self._file is None:

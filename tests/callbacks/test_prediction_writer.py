@@ -30,10 +30,17 @@ def predict(path, batches, rule=RULE, columns=None, fail_after=None, table=TABLE
                 raise RuntimeError("lost")
             logits = torch.stack([torch.eye(3)[row % 3] * 4 for row in rows]).half()
             writer.on_predict_batch_end(trainer, module, {ROW: torch.tensor(rows), "logits": logits}, None, index)
+        writer.on_predict_epoch_end(trainer, module)
         writer.on_predict_end(trainer, module)
     except Exception as error:
         writer.on_exception(trainer, module, error)  # as the Trainer does
         raise
+
+
+def test_many_batches_are_all_written(tmp_path):
+    predict(tmp_path / "p.csv", [[row] for row in range(6, -1, -1)] + [[-1]] * 40)
+    with (tmp_path / "p.csv").open() as file:
+        assert [row["row"] for row in csv.DictReader(file)] == [str(index) for index in range(7)]
 
 
 def test_rows_that_come_out_of_order_are_written_in_order(tmp_path):
