@@ -23,19 +23,19 @@ from typing import Any
 
 from speed_plot import draw
 from speed_processes import HERE, Measured
-from speed_systems import OURS, Bench, score_systems, small_systems, training_systems
+from speed_systems import OURS, Bench, half_precision_systems, score_systems, small_systems, training_systems
 from speed_tables import make_tables, print_tables, write_markdown
 
-PARTS = ("training", "small", "score", "startup")
+PARTS = ("training", "half_precision", "small", "score", "startup")
 PACKAGES = ("lit_trainer", "torch", "lightning", "transformers")
 PLAIN_COMMANDS = (["--version"], ["--help"])
 IMPORTS = "import lightning.pytorch, transformers.models.bert.modeling_bert, datasets, torchmetrics"
 
 CPU = {
-    "batch_size": 8, "rows": 64, "eval_rows": 64, "score_rows": 1024, "max_length": 512, "pool": 4000, "files": 100,
-    "steps": 8, "rounds": 3, "evaluations": 3, "warm_up": 3,
-    "small_rows": 512, "small_length": 64, "small_width": 192, "small_layers": 4, "small_steps": 60, "small_rounds": 8,
-    "target": 0.85, "score_steps": 8, "score_seconds": 60.0, "limit": 240.0, "startups": 3,
+    "batch_size": 8, "rows": 48, "eval_rows": 32, "score_rows": 1024, "max_length": 512, "pool": 4000, "files": 100,
+    "steps": 6, "rounds": 3, "evaluations": 3, "warm_up": 2, "most_seconds": 240.0,
+    "small_rows": 512, "small_length": 64, "small_width": 192, "small_layers": 4, "small_steps": 50, "small_rounds": 8,
+    "target": 0.85, "score_steps": 8, "score_seconds": 45.0, "limit": 240.0, "startups": 3,
 }  # fmt: skip
 CUDA = {
     **CPU, "batch_size": 32, "rows": 2048, "eval_rows": 2048, "pool": 8000, "steps": 64, "rounds": 5, "warm_up": 20,
@@ -104,8 +104,15 @@ class Session:
         return found
 
     def training(self) -> list[Measured]:
-        """Trains and evaluates with the real model."""
-        systems = self._started(training_systems(self.bench("training")))
+        """Trains and evaluates with the real model, in float32."""
+        return self._with_evaluation(training_systems(self.bench("training")))
+
+    def half_precision(self) -> list[Measured]:
+        """Trains and evaluates with the real model, in half precision."""
+        return self._with_evaluation(half_precision_systems(self.bench("training")))
+
+    def _with_evaluation(self, systems: list[Measured]) -> list[Measured]:
+        systems = self._started(systems)
         self._train(systems, self.sizes["rounds"], self.sizes["steps"], self.sizes["warm_up"])
         say("evaluation")
         for _ in range(self.sizes["evaluations"] + 1):  # the first one has what is done once
@@ -178,7 +185,11 @@ class Session:
     def _train(self, systems: list[Measured], rounds: int, steps: int, warm_up: int) -> None:
         for system in systems:
             system.train(warm_up, self.sizes["limit"])
+        end = time.perf_counter() + self.sizes["most_seconds"]
         for index in range(rounds):
+            if index > 1 and time.perf_counter() > end:
+                say("a slow machine: fewer rounds")
+                break
             say(f"round {index + 1} of {rounds}")
             for system in systems:
                 if found := system.train(steps, self.sizes["limit"]):
@@ -229,6 +240,7 @@ def as_figures(system: Measured) -> dict[str, Any]:
         "ready_seconds": system.startup,
         "first_step_seconds": system.first_step,
         "mib": system.mib,
+        "precision": system.precision,
         "rounds": rounds,
         "evaluations": [
             {name: each[name] for name in ("seconds", "tokens", "accuracy")} for each in system.evaluations

@@ -79,7 +79,7 @@ def main() -> None:
 
     pace = Pace(evaluate)
     pace.count_tokens(model)
-    pace.begin()
+    pace.begin(settings["precision"])
     generator, step = torch.Generator().manual_seed(0), 0
     while True:
         for rows in batches_of(train, settings["batch_size"], generator, by_length=True):

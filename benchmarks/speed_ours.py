@@ -25,7 +25,7 @@ class Paced(pl.Callback):
         if self.pace is None:
             self.pace = Pace(lambda: _evaluate(trainer))
             self.pace.count_tokens(pl_module.model)
-            self.pace.begin()
+            self.pace.begin(str(trainer.precision))
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Notes a step."""

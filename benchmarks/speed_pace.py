@@ -42,9 +42,9 @@ class Pace:
 
         model.register_forward_pre_hook(count, with_kwargs=True, prepend=True)
 
-    def begin(self) -> None:
-        """Says that the first step can be made, and waits until it is wanted."""
-        self._tell(ready=True)
+    def begin(self, precision: str) -> None:
+        """Says that the first step can be made, in which precision, and waits until it is wanted."""
+        self._tell(precision=precision)
         self._obey()
 
     def step_done(self) -> None:

@@ -19,7 +19,12 @@ def draw(figures: dict[str, Any], path: Path) -> None:
     except ImportError:
         print("no picture: matplotlib is not installed")
         return
-    training, small = figures.get("training", []), figures.get("small", [])
+    training = figures.get("training", []) + [
+        system
+        for system in figures.get("half_precision", [])
+        if not named(figures.get("training", []), system["system"])
+    ]
+    small = figures.get("small", [])
     hand = named(small, names.SMALL_HAND)
     panels = [
         ("training, real tokens a second", {s["system"]: Range.of(rates(s)) for s in training}, "{:,.0f}"),

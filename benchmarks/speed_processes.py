@@ -34,6 +34,7 @@ class Measured:
         rounds: What it reported of each round.
         evaluations: What it reported of each evaluation.
         mib: The most memory in training.
+        precision: As Lightning names it.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Measured:
     rounds: list[dict[str, Any]] = field(default_factory=list)
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     mib: float = 0.0
+    precision: str = ""
     _process: Any = None
     _to: Any = None
     _from: int = -1
@@ -81,7 +83,8 @@ class Measured:
 
     def wait_until_ready(self, limit: float) -> None:
         """Waits until it could make its first step, for so many seconds at most."""
-        if self._hear(limit):
+        if found := self._hear(limit):
+            self.precision = found["precision"]
             self.startup = time.perf_counter() - self._launched
 
     def train(self, steps: int, limit: float) -> dict[str, Any]:

@@ -14,6 +14,7 @@ TRAINER_DEFAULT = "Trainer, defaults"
 TRAINER_GROUPED = "Trainer, by length"
 TRAINER_BEST = "Trainer, by length, bf16"
 HAND = "by hand, by length"
+HAND_BF16 = "by hand, by length, bf16"
 OURS_SAME = "lit_trainer, untuned"
 OURS_32 = "lit_trainer, float32"
 OURS = "lit_trainer"
@@ -26,6 +27,12 @@ SMALL_BARE = "lit_trainer, no callbacks"
 SMALL_MONITOR = "+ StepTimeMonitor"
 SMALL_GRADIENTS = "+ GradientMonitor"
 SMALL_CALLBACKS = "+ LRSchedule and GradientMonitor"
+SMALL_OVERRIDING = "the same by overriding"
+
+_AS_TORCH_DOES = {"OMP_WAIT_POLICY": ""}
+"""lit_trainer has waiting threads sleep unless this is set; empty, it means what it means where it is not set."""
+
+_CALLBACKS = "+ LRSchedule and GradientMonitor"
 SMALL_OVERRIDING = "the same by overriding"
 
 UNTUNED: dict[str, str] = {}
@@ -72,7 +79,7 @@ class Bench:
         callbacks: list[dict[str, Any]] | None = None,
         model: dict[str, Any] | None = None,
         trainer: dict[str, Any] | None = None,
-        environment: dict[str, str] | None = None,
+        is_tuned: bool = True,
     ) -> Measured:
         """Returns lit_trainer's command, with a callback that has it wait between rounds."""
         own = self.settings
@@ -107,8 +114,10 @@ class Bench:
             },
             "test_after_fit": False,
         }
+        if not is_tuned:
+            run["machine"] = {"keep_freed_memory": False}
         path.write_text(yaml.safe_dump(run, sort_keys=False))
-        return Measured(name, ["-m", "lit_trainer", "fit", "--config", str(path)], environment or {})
+        return Measured(name, ["-m", "lit_trainer", "fit", "--config", str(path)], {} if is_tuned else _AS_TORCH_DOES)
 
     def _script(self, name: str, script: str, more: dict[str, Any]) -> Measured:
         settings = {"precision": "32-true", **self.settings, **more}
@@ -116,19 +125,27 @@ class Bench:
 
 
 def training_systems(bench: Bench) -> list[Measured]:
-    """Returns the systems that train the real model."""
-    bf16 = {"precision": BF16}
+    """Returns the systems that train the real model in float32, at equal settings, and lit_trainer as it comes."""
     grouped = {"train_sampling_strategy": "group_by_length"}
-    systems = [
+    return [
         bench.trainer(TRAINER_512, pad_to_max=True),
         bench.trainer(TRAINER_DEFAULT),
         bench.trainer(TRAINER_GROUPED, arguments=grouped),
-        bench.trainer(TRAINER_BEST, BF16, arguments=grouped),
         bench.by_hand(HAND),
-        bench.ours(OURS_SAME, trainer={"precision": "32-true"}, environment=UNTUNED),
+        bench.ours(OURS_SAME, trainer={"precision": "32-true"}, is_tuned=False),
         bench.ours(OURS_32, trainer={"precision": "32-true"}),
-        bench.ours(OURS, trainer=bf16),
-        bench.ours(OURS_NO_ATTENTION_DROPOUT, trainer=bf16, model={"config": {"attention_probs_dropout_prob": 0.0}}),
+        bench.ours(OURS, trainer={"precision": "auto"}),
+    ]
+
+
+def half_precision_systems(bench: Bench) -> list[Measured]:
+    """Returns the systems that train the real model in half precision."""
+    no_dropout = {"config": {"attention_probs_dropout_prob": 0.0}}
+    systems = [
+        bench.trainer(TRAINER_BEST, BF16, arguments={"train_sampling_strategy": "group_by_length"}),
+        bench.by_hand(HAND_BF16, precision=BF16),
+        bench.ours(OURS, trainer={"precision": "auto"}),
+        bench.ours(OURS_NO_ATTENTION_DROPOUT, trainer={"precision": "auto"}, model=no_dropout),
     ]
     if bench.settings["device"] == "cuda":
         systems.append(bench.ours(OURS_16, trainer={"precision": "16-mixed"}))
@@ -138,7 +155,7 @@ def training_systems(bench: Bench) -> list[Measured]:
 def score_systems(bench: Bench) -> list[Measured]:
     """Returns the systems whose time to a score is measured."""
     return [
-        bench.ours(OURS, trainer={"precision": BF16}),
+        bench.ours(OURS, trainer={"precision": "auto"}),
         bench.trainer(TRAINER_BEST, BF16, arguments={"train_sampling_strategy": "group_by_length"}),
         bench.trainer(TRAINER_DEFAULT),
     ]

@@ -31,8 +31,10 @@ def make_tables(figures: dict[str, Any]) -> list[Table]:
     """Returns a table for each part that was measured."""
     training, small = figures.get("training", []), figures.get("small", [])
     tables = [_targets(figures)]
-    if training:
-        tables += [_training(figures), _evaluation(training), _precision(training)]
+    for part, what in (("training", "float32"), ("half_precision", "half precision")):
+        if systems := figures.get(part):
+            tables += [_training(figures, systems, what), _evaluation(systems, what)]
+    tables.append(_precision(training, figures.get("half_precision", [])))
     if small:
         tables.append(_small(small))
     if "score" in figures:
@@ -42,8 +44,8 @@ def make_tables(figures: dict[str, Any]) -> list[Table]:
     return [table for table in tables if table.rows]
 
 
-def _training(figures: dict[str, Any]) -> Table:
-    systems, about, sizes = figures["training"], figures["about"], figures["sizes"]
+def _training(figures: dict[str, Any], systems: list[dict[str, Any]], what: str) -> Table:
+    about, sizes = figures["about"], figures["sizes"]
     ours = named(systems, names.OURS)
     rows = []
     for system in systems:
@@ -51,33 +53,34 @@ def _training(figures: dict[str, Any]) -> Table:
         if rate is None:
             rows.append([system["system"], system["failure"] or "-", *["-"] * 4])
             continue
-        is_bf16 = "bf16" in system["system"] or system["system"] in (names.OURS, names.OURS_NO_ATTENTION_DROPOUT)
-        peak = figures.get("peak", {}).get(names.BF16 if is_bf16 else "32-true")
+        peak = figures.get("peak", {}).get(system["precision"])
         share = f"{rate.middle * about['flops_of_a_token'] / peak:.0%}" if peak else "-"
         rows.append(
             [
                 system["system"],
                 f"{rate.middle:,.0f} ({rate.low:,.0f} to {rate.high:,.0f})",
-                f"{share} of {'bf16' if is_bf16 else 'float32'}",
+                f"{share} of {system['precision']}",
                 f"{system['mib']:,.0f}",
                 f"{system['first_step_seconds']:.1f}",
                 _times(ratio(ours, system)) if system is not ours else "1",
             ]
         )
+    num_rounds = max(len(system["rounds"]) for system in systems)
     peaks = ", ".join(f"{name} {value / 1e9:,.0f} GFLOP/s" for name, value in figures.get("peak", {}).items())
     return Table(
-        "Training: real tokens a second",
+        f"Training, {what}: real tokens a second",
         ["system", "tokens/s", "share of peak", "MiB", "first step, s", "lit_trainer is"],
         rows,
         f"{sizes['batch_size']} rows a step of {'/'.join(map(str, about['lengths']))} tokens (percentiles 5, 50, 95); "
-        f"median of {sizes['rounds']} rounds of {sizes['steps']} steps, and their range. The peak is that of large "
-        f"matrix products here ({peaks}); a token needs {about['flops_of_a_token'] / 1e6:.0f} MFLOP. Memory is the "
-        "most that the process had in training. The first step is counted from the command. All have fused AdamW and "
+        f"median of {num_rounds} rounds of {sizes['steps']} steps, and their range. "
+        f"The peak is that of large matrix products here ({peaks}); a token needs "
+        f"{about['flops_of_a_token'] / 1e6:.0f} MFLOP. Memory is the most that the process had in training. The first "
+        "step is counted from the command. All have fused AdamW and "
         "do not clip.",
     )
 
 
-def _evaluation(systems: list[dict[str, Any]]) -> Table:
+def _evaluation(systems: list[dict[str, Any]], what: str) -> Table:
     pairs = {
         names.OURS_SAME: names.TRAINER_DEFAULT,
         names.OURS_32: names.TRAINER_DEFAULT,
@@ -97,19 +100,24 @@ def _evaluation(systems: list[dict[str, Any]]) -> Table:
             ]
         )
     return Table(
-        "Evaluation: real tokens a second",
+        f"Evaluation, {what}: real tokens a second",
         ["system", "tokens/s", "compared"],
         rows,
         "Of the Trainer, predict, by its default 8 rows at a time; of lit_trainer, a validation within training.",
     )
 
 
-def _precision(systems: list[dict[str, Any]]) -> Table:
-    kinds = {names.OURS_32: "32-true", names.OURS: "bf16-mixed", names.OURS_16: "16-mixed"}
+def _precision(training: list[dict[str, Any]], half: list[dict[str, Any]]) -> Table:
+    ours = named(training, names.OURS)
+    found = {
+        "32-true": named(training, names.OURS_32),
+        ours["precision"] if ours else "auto": ours,
+        "16-mixed": named(half, names.OURS_16),
+    }
     rows = [
-        [kind, f"{rate.middle:,.0f}", f"{system['mib']:,.0f}", _times(ratio(system, named(systems, names.OURS_32)))]
-        for name, kind in kinds.items()
-        if (system := named(systems, name)) and (rate := Range.of(rates(system)))
+        [kind, f"{rate.middle:,.0f}", f"{system['mib']:,.0f}", _times(ratio(system, found["32-true"]))]
+        for kind, system in found.items()
+        if system is not None and (rate := Range.of(rates(system)))
     ]
     return Table(
         "Precision", ["trainer.precision", "tokens/s", "MiB", "against 32-true"], rows, "lit_trainer, training."
@@ -175,22 +183,22 @@ def _startup(figures: dict[str, Any]) -> Table:
 
 
 def _targets(figures: dict[str, Any]) -> Table:
-    training, small = figures.get("training", []), figures.get("small", [])
-    ours, same = named(training, names.OURS), named(training, names.OURS_SAME)
+    training, half, small = (figures.get(part, []) for part in ("training", "half_precision", "small"))
+    same, ours, ours_in_half = named(training, names.OURS_SAME), named(training, names.OURS), named(half, names.OURS)
     rows: list[list[str]] = []
 
-    def speed(what: str, least: float, one: Any, other: str, kind: str = "rounds") -> None:
-        found = ratio(one, named(training, other), kind)
+    def speed(what: str, least: float, one: Any, other: Any, kind: str = "rounds") -> None:
+        found = ratio(one, other, kind)
         if found is not None:
             rows.append([what, f"at least {least:g}", _times(found), _verdict(found.middle >= least)])
 
-    speed(f"training, float32, against {names.TRAINER_512}", 4, same, names.TRAINER_512)
-    speed(f"training, float32, against {names.TRAINER_DEFAULT}", 3, same, names.TRAINER_DEFAULT)
-    speed(f"training, float32, against {names.TRAINER_GROUPED}", 1.05, same, names.TRAINER_GROUPED)
-    speed(f"training, as it comes, against {names.TRAINER_BEST}", 2, ours, names.TRAINER_BEST)
-    speed(f"training, as it comes, against {names.TRAINER_DEFAULT}", 6, ours, names.TRAINER_DEFAULT)
-    speed("evaluation, float32, against Trainer.predict", 1.5, same, names.TRAINER_DEFAULT, "evaluations")
-    speed("evaluation, bf16, against Trainer.predict in bf16", 1.5, ours, names.TRAINER_BEST, "evaluations")
+    by_default, best = named(training, names.TRAINER_DEFAULT), named(half, names.TRAINER_BEST)
+    for least, name in ((4, names.TRAINER_512), (3, names.TRAINER_DEFAULT), (1.05, names.TRAINER_GROUPED)):
+        speed(f"training, float32, against {name}", least, same, named(training, name))
+    speed(f"training, as it comes, against {names.TRAINER_BEST}", 2, ours_in_half, best)
+    speed(f"training, as it comes, against {names.TRAINER_DEFAULT}", 6, ours, by_default)
+    speed("evaluation, float32, against Trainer.predict", 1.5, same, by_default, "evaluations")
+    speed("evaluation, bf16, against Trainer.predict in bf16", 1.5, ours_in_half, best, "evaluations")
     bare, hand = named(small, names.SMALL_BARE), named(small, names.SMALL_HAND)
     monitors = {"StepTimeMonitor": names.SMALL_MONITOR, "GradientMonitor": names.SMALL_GRADIENTS}
     if (more := added(named(small, names.SMALL_MONITOR), hand)) is not None:

@@ -31,7 +31,7 @@ class Paced(TrainerCallback):
         """Begins."""
         if not self.has_begun:
             self.has_begun = True
-            self.pace.begin()
+            self.pace.begin("bf16-mixed" if args[0].bf16 else "32-true")
 
     def on_step_end(self, *args: Any, **kwargs: Any) -> None:
         """Notes a step."""
