@@ -123,7 +123,7 @@ def reliability_chart(before: Reliability, after: Reliability | None, confidence
     axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), ylabel="how often it is true")
     below.set(xlabel=confidence, ylabel="rows")
     below.yaxis.get_major_locator().set_params(nbins=2, integer=True)
-    axes.legend(loc="upper left", labelcolor=INK)
+    axes.legend(loc="best", labelcolor=INK)
     return figure
 
 
