@@ -1,6 +1,7 @@
 """From text to token ids: once, in parallel, kept on disk by the content of what was encoded."""
 
 import hashlib
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -83,23 +84,25 @@ def encode(
         load_from_cache_file=True,
         desc="Tokenising",
     )
-    lengths = np.asarray(tokens[_LENGTH], dtype=np.int64)
-    lost = np.asarray(tokens[_LOST], dtype=np.int64)
+    columns = tokens.select_columns([_LENGTH, _LOST]).with_format("arrow")[:]  # whole; a row at a time takes seconds
+    lengths, lost = (columns[name].to_numpy().astype(np.int64) for name in (_LENGTH, _LOST))
     return EncodedText(tokens.remove_columns([_LENGTH, _LOST]), lengths, lost)
 
 
 def _fingerprint(rows: Dataset, text: Sequence[str], tokenizer: PreTrainedTokenizerBase, limit: int | None) -> str:
     """Hashes what the encoding depends on. A tokenizer's pickle changes with use, so its settings are hashed."""
     digest = hashlib.blake2b(digest_size=16)
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    settings = [type(tokenizer).__name__, sorted(tokenizer.get_vocab().items()), tokenizer.padding_side, limit]
-    if backend is not None:
-        state = type(backend).from_str(backend.to_str())
-        state.no_truncation()
-        state.no_padding()
-        settings.append(state.to_str())
-    digest.update(repr(settings).encode())
+    digest.update(repr([*_settings(tokenizer), limit]).encode())
     for batch in rows.select_columns(list(text)).iter(batch_size=10_000):
         for name in text:
             digest.update("\0".join(batch[name]).encode("utf-8", "surrogatepass") + b"\1")
     return digest.hexdigest()
+
+
+def _settings(tokenizer: PreTrainedTokenizerBase) -> list[Any]:
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    settings = [type(tokenizer).__name__, tokenizer.padding_side]
+    if backend is None:
+        return [*settings, sorted(tokenizer.get_vocab().items())]
+    state = json.loads(backend.to_str())  # its vocabulary included; what it was last used for is left out
+    return [*settings, {**state, "truncation": None, "padding": None}]
