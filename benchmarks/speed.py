@@ -35,10 +35,10 @@ CPU = {
     "batch_size": 8, "rows": 48, "eval_rows": 32, "score_rows": 1024, "max_length": 512, "pool": 4000, "files": 100,
     "steps": 6, "rounds": 3, "evaluations": 3, "warm_up": 2, "most_seconds": 240.0,
     "small_rows": 512, "small_length": 64, "small_width": 192, "small_layers": 4, "small_steps": 50, "small_rounds": 8,
-    "target": 0.85, "score_steps": 8, "score_seconds": 45.0, "limit": 240.0, "startups": 3,
+    "target": 0.75, "score_steps": 8, "score_seconds": 45.0, "limit": 240.0, "startups": 3,
 }  # fmt: skip
 CUDA = {
-    **CPU, "batch_size": 32, "rows": 2048, "eval_rows": 2048, "pool": 8000, "steps": 64, "rounds": 5, "warm_up": 20,
+    **CPU, "batch_size": 32, "rows": 2048, "eval_rows": 2048, "pool": 8000, "files": 1000, "steps": 64, "rounds": 5, "warm_up": 20,
     "small_width": 512, "small_layers": 8,
 }  # fmt: skip
 QUICK = {

