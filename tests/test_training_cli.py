@@ -344,6 +344,17 @@ def test_a_run_says_first_what_it_is_going_to_do(fit: Run, capsys: pytest.Captur
     assert "FLOPs" not in printed
 
 
+def test_a_second_run_tokenises_nothing(fit: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = ["--trainer.max_steps=1", "--trainer.limit_val_batches=0", "--test_after_fit=false"]
+    fit(*flags)
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise AssertionError("tokenised again")
+
+    monkeypatch.setattr("transformers.PreTrainedTokenizerFast.__call__", refuse)
+    fit(*flags)
+
+
 def test_what_the_trainer_refuses_is_told(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = told(capsys, "fit", "--config", str(recipe), "--trainer.strategy=dpp")
     assert line.startswith("trainer: You selected an invalid strategy name: `strategy='dpp'`")

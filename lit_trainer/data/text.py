@@ -228,7 +228,6 @@ class TextData(pl.LightningDataModule):
             if self.max_tokens is not None:
                 # Epochs differ in length, and Lightning counts only when it loads.
                 self.trainer.reload_dataloaders_every_n_epochs = 1  # type: ignore[attr-defined]  # undeclared there
-            self._say_how_steps_are_dealt()
 
     def state_dict(self) -> dict[str, Any]:
         """Returns what the steps of the training follow from, for a resume to compare."""
@@ -335,16 +334,3 @@ class TextData(pl.LightningDataModule):
 
     def _pins_memory(self) -> bool:
         return self._attached_trainer().strategy.root_device.type == "cuda"
-
-    def _say_how_steps_are_dealt(self) -> None:
-        trainer = self._attached_trainer()
-        ranks, parts = trainer.world_size, trainer.accumulate_grad_batches
-        size = f"{self.batch_size} rows" if self.max_tokens is None else f"up to {self.max_tokens:,} tokens"
-        share = ""
-        if self.batch_size is not None:
-            least, rest = divmod(self.batch_size, ranks * parts)
-            share = f", {f'{least} or {least + 1}' if rest else least} rows in each micro-batch"
-        _log.info(
-            "%d optimizer steps an epoch of %s: %d rank%s x %d micro-batch%s%s",
-            self.num_steps(0), size, ranks, "s" * (ranks != 1), parts, "es" * (parts != 1), share,
-        )  # fmt: skip
