@@ -38,8 +38,8 @@ CPU = {
     "target": 0.75, "score_steps": 8, "score_seconds": 45.0, "limit": 240.0, "startups": 3,
 }  # fmt: skip
 CUDA = {
-    **CPU, "batch_size": 32, "rows": 2048, "eval_rows": 2048, "pool": 8000, "files": 1000, "steps": 64, "rounds": 5, "warm_up": 20,
-    "small_width": 512, "small_layers": 8,
+    **CPU, "batch_size": 32, "rows": 2048, "eval_rows": 2048, "pool": 8000, "files": 1000,
+    "steps": 64, "rounds": 5, "warm_up": 20, "small_width": 512, "small_layers": 8,
 }  # fmt: skip
 QUICK = {
     **CPU, "rows": 16, "eval_rows": 16, "score_rows": 16, "max_length": 64, "pool": 100, "files": 10,
