@@ -64,7 +64,7 @@ def make(tiny_bert, films, tmp_path, monkeypatch):
 
 def fit(trainer: pl.Trainer, task: pl.LightningModule, data: pl.LightningDataModule, **kwargs: Any) -> None:
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "decision rule fitted on validation")  # so few rows
+        warnings.filterwarnings("ignore", "decision rule fitted on")  # so few rows
         warnings.filterwarnings("ignore", "Checkpoint directory .* exists|You're resuming from a checkpoint that ended")
         trainer.fit(task, datamodule=data, **kwargs)
 
@@ -363,9 +363,7 @@ def test_with_rows_of_its_own_the_rule_is_fitted_on_those_alone(make, monkeypatc
     monkeypatch.setattr("lit_trainer.callbacks.decision_rule.fit_rule", noted)
     callback = FitDecisionRule(FBeta(), bootstrap=QUICK)
     trainer, task, data = make(callback, data=dict(CALIBRATED))
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "decision rule fitted on calibration")
-        fit(trainer, task, data)
+    fit(trainer, task, data)
     assert seen["split"] == callback.rule.fitted_on.split == "calibration"
     assert callback.rule.fitted_on.num_rows == len(data.tables["calibration"]) == 27
     assert not any("also chose" in note for note in callback.rule.fitted_on.notes)
@@ -379,9 +377,7 @@ def test_with_rows_of_its_own_the_rule_is_fitted_on_those_alone(make, monkeypatc
 def test_validation_rows_that_the_rule_was_not_fitted_on_measure_it(make):
     for settings, expected in ((dict(CALIBRATED), True), ({}, False)):
         trainer, task, data = make(FitDecisionRule(FBeta(), bootstrap=QUICK), data=settings)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "decision rule fitted on")
-            fit(trainer, task, data)
+        fit(trainer, task, data)
         assert not any(name.startswith("val_rule") for name in trainer.callback_metrics), "training is not measured so"
         trainer.validate(task, datamodule=data, ckpt_path="best", verbose=False)
         assert ("val_rule/f1" in trainer.callback_metrics) is expected
@@ -391,9 +387,7 @@ def test_rows_for_calibration_change_neither_training_nor_evaluation(make):
     found = []
     for callbacks in ([FitDecisionRule(FBeta(), bootstrap=QUICK)], []):
         trainer, task, data = make(*callbacks, data=dict(CALIBRATED))
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "decision rule fitted on")
-            fit(trainer, task, data)
+        fit(trainer, task, data)
         found.append((task.seen, task.model.state_dict()))
     (seen, weights), (seen_without, weights_without) = found
     assert all(torch.equal(seen[step], seen_without[step]) for step in BY_STEP)
@@ -410,7 +404,7 @@ from tests.callbacks.test_decision_rule import *
 
 rows = json.loads(Path("rows.json").read_text())
 task = Scripted({folder!r}, optimizer=OptimizerSpec(lr=3e-3))
-data = TextData(Table(rows), splits=Splits(0.3, 0.3), batch_size=6)
+data = TextData(Table(rows), splits=Splits(0.3, 0.3, calibration={calibration}), batch_size=6)
 callback, best = FitDecisionRule(FBeta(), bootstrap=QUICK), BestCheckpoint("val/scripted", "max")
 trainer = pl.Trainer(callbacks=[callback, EvaluationSchedule(2), best], **{{
     **QUIET, "devices": 2, "strategy": "ddp", "logger": False, "max_steps": 6, "use_distributed_sampler": False,
@@ -422,13 +416,16 @@ print("RESULT" + json.dumps([callback.rule.to_dict(), float(trainer.callback_met
 
 
 @pytest.mark.slow
-def test_all_ranks_have_the_rule_of_one(make, films, tiny_bert, tmp_path):
+@pytest.mark.parametrize(("calibration", "num_rows"), [(0, 27), (0.1, 9)])
+def test_all_ranks_have_the_rule_of_one(make, films, tiny_bert, tmp_path, calibration, num_rows):
     (tmp_path / "rows.json").write_text(json.dumps(films))
-    code = TWO_RANKS.format(folder=str(tiny_bert), root=str(Path(__file__).parents[2]))
+    code = TWO_RANKS.format(folder=str(tiny_bert), root=str(Path(__file__).parents[2]), calibration=calibration)
     first, second = (json.loads(out.partition("RESULT")[2]) for out in run_on_two_ranks(code, tmp_path))
     assert first == second
     callback = FitDecisionRule(FBeta(), bootstrap=QUICK)
-    trainer, task, data = make(callback, root=tmp_path / "alone")
+    trainer, task, data = make(
+        callback, root=tmp_path / "alone", data={"splits": Splits(0.3, 0.3, calibration=calibration)}
+    )
     fit(trainer, task, data)
     assert first[0]["thresholds"] == pytest.approx(callback.rule.thresholds, abs=1e-4)
-    assert first[0]["fitted_on"]["num_rows"] == 27
+    assert first[0]["fitted_on"]["num_rows"] == num_rows
