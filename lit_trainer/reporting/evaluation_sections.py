@@ -23,8 +23,8 @@ _PLAIN = 4
 """Of so many classes the confusion matrix is read at a glance."""
 
 _NO_SCORES = (
-    "No scores of a test or validation are in the folder: the callback RunReport, which every run of the command line "
-    "has, writes them when an evaluation ends."
+    "No scores of a test or validation are in the folder. The callback RunReport, which every run of the command line "
+    "has, writes them when an evaluation ends; for a run without, lit-trainer test does, in a folder of its own."
 )
 
 
