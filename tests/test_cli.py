@@ -161,3 +161,13 @@ def test_the_installed_command_is_this_one() -> None:
         pytest.skip("the package is not installed here")
     done = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=60, env=dict(os.environ))
     assert (done.returncode, done.stdout) == (0, f"lit_trainer {__version__}\n")
+
+
+def test_threads_sleep_while_they_wait_unless_the_user_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    for given, expected in (("", "PASSIVE"), ("ACTIVE", "ACTIVE")):
+        monkeypatch.setenv("OMP_WAIT_POLICY", given)
+        if not given:
+            monkeypatch.delenv("OMP_WAIT_POLICY")
+        with pytest.raises(SystemExit):
+            main(["fit", "--config", "nowhere.yaml"])
+        assert os.environ["OMP_WAIT_POLICY"] == expected
