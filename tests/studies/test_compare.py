@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +15,20 @@ import yaml
 
 from lit_trainer.cli import main
 from lit_trainer.studies import compare
-from lit_trainer.studies.resolving import Resolved
 from tests.documents import ROOT
+from tests.studies.stub_settings import STUB, resolve_here
 from tests.tiny_recipe import told, write_recipe
 
-STUB = (sys.executable, str(Path(__file__).with_name("stub_fit.py")))
-
-
-def resolve_here(runs: Sequence[Sequence[str]]) -> list[Resolved]:
-    """As `resolve` for flags of the learning rate alone."""
-    found = []
-    for words in runs:
-        rates = [float(word.partition("=")[2]) for word in words if word.startswith("--model.optimizer.lr=")]
-        settings = {
-            "seed_everything": 0,
-            "test_after_fit": True,
-            "trainer": {"default_root_dir": "runs/x", "callbacks": None},
-            "model": {"init_args": {"optimizer": {"lr": (rates or [0.1])[-1]}}},
-            "data": {"init_args": {}},
-        }
-        mistake = "lr is negative" if rates and rates[-1] < 0 else ""
-        found.append(Resolved(settings, mistake))
-    return found
+STUDY = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from lit_trainer.studies import compare
+from tests.studies import stub_settings
+compare.FIT, compare.resolve = stub_settings.STUB, stub_settings.resolve_here
+compare.main(sys.argv[1:])
+print({{name: name in sys.modules for name in ("torch", "lightning", "transformers")}})
+"""
+"""The command in a process of its own, where tests have not loaded anything yet."""
 
 
 @pytest.fixture
@@ -139,16 +130,16 @@ def test_a_mistake_is_told_before_any_run(
     assert not Path("runs").exists()
 
 
+def test_a_study_does_without_torch(stubbed: Path) -> None:
+    Path("study.py").write_text(STUDY)
+    words = ["recipe.yaml", "--seeds", "1", "--variant", "none", "other=model.optimizer.lr=0.2"]
+    done = subprocess.run([sys.executable, "study.py", *words], capture_output=True, text=True, timeout=60)
+    assert done.stdout.endswith("{'torch': False, 'lightning': False, 'transformers': False}\n"), done.stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_ends_the_run_and_says_how_to_go_on(stubbed: Path, number: signal.Signals) -> None:
-    Path("study.py").write_text(
-        f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
-        "from lit_trainer.studies import compare\n"
-        "from tests.studies.test_compare import STUB, resolve_here\n"
-        "compare.FIT, compare.resolve = STUB, resolve_here\n"
-        "compare.main(sys.argv[1:])\n"
-        "assert 'torch' not in sys.modules\n"
-    )
+    Path("study.py").write_text(STUDY)
     words = ["recipe.yaml", "--seeds", "1", "--variant", "none", "long=model.optimizer.lr=1.0"]
     study = subprocess.Popen([sys.executable, "study.py", *words], stdout=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
