@@ -207,17 +207,25 @@ def equal(first: Any, second: Any) -> bool:
     return bool(first == second)
 
 
-def trial(folder: Path, args: list[str], seconds: float, whole: Any, rng: random.Random) -> tuple[str, str, str, str]:
-    """Interrupts and resumes one run; returns signal, target, where it ended, and what went wrong, if anything."""
+def trial(
+    folder: Path, args: list[str], seconds: float, whole: Any, rng: random.Random
+) -> tuple[str, str, str, str, float]:
+    """Interrupts and resumes one run.
+
+    Returns:
+        The signal, the target, where it ended, what went wrong, if anything, and the seconds that a run takes.
+    """
     signum, target = rng.choice(SIGNALS), rng.choice(TARGETS)
     ranks = Ranks(args, folder)
     time.sleep(rng.uniform(0.02, seconds))
     ranks.send(signum, target)
     codes = ranks.wait()
+    if codes == [0, 0]:  # a machine with other work becomes slower and faster
+        seconds = time.monotonic() - ranks.begun
     said = ranks.said()
     saved = re.findall(r"saved (\S*preempted-step=\d+\.ckpt)", said)
     if codes is None:
-        return signum.name, target, "?", "hang\n" + said
+        return signum.name, target, "?", "hang\n" + said, seconds
     fault = ""
     if codes[0] == 0:
         where = "after training"
@@ -239,12 +247,12 @@ def trial(folder: Path, args: list[str], seconds: float, whole: Any, rng: random
         resumed = Ranks(args + (["--ckpt_path", "runs/version_0"] if found else []), folder)
         codes = resumed.wait()
         if codes is None:
-            return signum.name, target, where, "hang of the resumed run\n" + resumed.said()
+            return signum.name, target, where, "hang of the resumed run\n" + resumed.said(), seconds
         if codes != [0, 0]:
             fault = fault or f"exit codes {codes} of the resumed run\n{resumed.said()}"
     if not fault and not equal(final_state(folder), whole):
         fault = "loss: another end than that of the run never interrupted\n" + said
-    return signum.name, target, where, fault
+    return signum.name, target, where, fault, seconds
 
 
 def table(counts: Counter[tuple[str, str]], faults: Counter[tuple[tuple[str, str], str]]) -> str:
@@ -276,7 +284,9 @@ def run_trials(number: int, seed: int, out: Path | None) -> int:
                 sys.exit(f"the run that is not interrupted ended with {codes}\n{ranks.said()}")
             references[choice] = seconds, final_state(folder)
         folder = base / f"trial{index}"
-        signum, target, where, fault = trial(folder, args, *references[choice], rng)
+        seconds, whole = references[choice]
+        signum, target, where, fault, seconds = trial(folder, args, seconds, whole, rng)
+        references[choice] = seconds, whole
         kind = "hang" if fault.startswith("hang") else "loss" if fault else "fine"
         print(f"{index + 1:3}  {signum:8} {target:14} {where:18} {VARIANTS[choice] or ''}  {kind}", flush=True)
         if fault:
