@@ -22,7 +22,8 @@ class RunSummary(pl.Callback):
 
     Args:
         next_command: The command to try next, in which ``{run}`` stands for the run's folder, ``{checkpoint}`` for the
-            checkpoint that was tested and ``{export}`` for the exported model. None is a fitting one.
+            checkpoint that was tested and ``{export}`` for the exported model. None is the task's own
+            ``next_command``, else a fitting one.
     """
 
     def __init__(self, next_command: str | None = None) -> None:
@@ -55,7 +56,7 @@ class RunSummary(pl.Callback):
         places = {"tested": checkpoint + _score(trainer)} if checkpoint else {}
         if exported:
             places["exported"] = exported[0]
-        command = self.next_command
+        command = self.next_command or getattr(trainer.lightning_module, "next_command", None)
         if command is None and (folder / "config.yaml").is_file() and checkpoint:
             command = "lit-trainer predict --config {run}/config.yaml --ckpt_path {run}"
         elif command is None and exported:
