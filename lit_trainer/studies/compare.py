@@ -22,7 +22,7 @@ from lit_trainer.studies.comparison_files import Report, columns
 from lit_trainer.studies.finished_run import FinishedRun, UnfinishedError, newest_run, remove_weights
 from lit_trainer.studies.processes import FIT, Job, ended_as_interrupted, last_words, run_jobs
 from lit_trainer.studies.resolving import Settings, resolve
-from lit_trainer.studies.variants import Variant, as_arguments, parse_variants
+from lit_trainer.studies.variants import Variant, as_arguments, parse_variants, recipe_files
 
 _RECORDER = "lit_trainer.studies.recorder.Recorder"
 _PACKAGES = ("torch", "lightning", "transformers")
@@ -79,8 +79,9 @@ def main(args: Sequence[str]) -> None:
     variants, seeds = parse_variants([text for group in options.variant for text in group]), _seeds(options.seeds)
     if options.jobs < 1:
         raise ValueError(f"--jobs is {options.jobs} but must be at least 1")
-    folder = Path(options.folder or f"runs/compare/{Path(options.recipe[0]).stem}")
-    runs = plan(options.recipe, options.set, variants, seeds, folder)
+    recipe = recipe_files(options.recipe, options.config)
+    folder = Path(options.folder or f"runs/compare/{Path(recipe[0]).stem}")
+    runs = plan(recipe, options.set, variants, seeds, folder)
     console = Console(highlight=False)
     interrupted = False
     try:
@@ -103,7 +104,7 @@ def main(args: Sequence[str]) -> None:
             f"\nInterrupted with {num_done} of {len(runs)} runs finished; the same command goes on with the rest"
         )
         sys.exit(130)
-    _tell(lines, runs, options, folder, ["lit-trainer", "compare", *args], console)
+    _tell(lines, runs, options, folder, Path(recipe[0]).stem, ["lit-trainer", "compare", *args], console)
     if failures:
         sys.exit(1)
 
@@ -195,6 +196,7 @@ def _tell(
     runs: Sequence[Run],
     options: argparse.Namespace,
     folder: Path,
+    recipe: str,
     words: list[str],
     console: Console,
 ) -> None:
@@ -208,9 +210,7 @@ def _tell(
         return
     compared = compare_lines(lines)
     with_cost = not options.without_cost
-    report = Report(
-        compared, columns(lines, options.metrics), _facts(lines, runs, Path(options.recipe[0]).stem, words), with_cost
-    )
+    report = Report(compared, columns(lines, options.metrics), _facts(lines, runs, recipe, words), with_cost)
     console.print()
     report.print(console)
     stem = Path(options.save or folder / "comparison")
@@ -278,7 +278,8 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("recipe", nargs="+", metavar="RECIPE", help="the recipe, and overlays that all variants have")
+    add("recipe", nargs="*", metavar="RECIPE", help="the recipe, and overlays that all variants have")
+    add("--config", action="append", default=[], metavar="FILE", help="more of them, as other commands take them")
     add(
         "--variant", action="append", nargs="+", default=[], metavar="NAME=CHANGE,...",
         help="a name with what it changes: overlays and KEY=VALUE; a name alone is the recipe as it is",

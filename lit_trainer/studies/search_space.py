@@ -74,6 +74,11 @@ class Search:
     monitor: str | None = None
     mode: str | None = None
 
+    @property
+    def kinds(self) -> dict[str, list[str]]:
+        """What must stay the same while a search goes on, by key: the choices; of numbers the limits may change."""
+        return {key: list(values.texts) if isinstance(values, Choice) else [] for key, values in self.space.items()}
+
 
 def read_search(file: str | None, texts: Sequence[str]) -> Search:
     """Reads a search from a file, and from ``KEY=VALUES`` that come after it.

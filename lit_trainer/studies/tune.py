@@ -21,7 +21,7 @@ from lit_trainer.studies.processes import FIT, Job, ended_as_interrupted, last_w
 from lit_trainer.studies.resolving import Settings, resolve
 from lit_trainer.studies.run_files import TRIAL_FILE
 from lit_trainer.studies.search_space import Search, overlay, read_search
-from lit_trainer.studies.variants import as_arguments
+from lit_trainer.studies.variants import as_arguments, recipe_files
 
 _REPORT = "lit_trainer.studies.trial_report.TrialReport"
 _NUM_SHOWN = 5
@@ -63,11 +63,12 @@ def main(args: Sequence[str]) -> None:
     if options.trials < 1:
         raise ValueError(f"--trials is {options.trials} but must be at least 1")
     search = read_search(options.search, options.space)
-    base = [word for change in (*options.recipe, *options.set) for word in as_arguments(change)]
+    recipe = recipe_files(options.recipe, options.config)
+    base = [word for change in (*recipe, *options.set) for word in as_arguments(change)]
     settings = _check(base, search)
     goal = _goal(settings, search, options)
-    folder = Path(options.folder or f"runs/tune/{Path(options.recipe[0]).stem}")
-    about = {"goal": [goal.monitor, goal.mode], "space": sorted(search.space), "settings": _digest(settings)}
+    folder = Path(options.folder or f"runs/tune/{Path(recipe[0]).stem}")
+    about = {"goal": [goal.monitor, goal.mode], "space": search.kinds, "settings": _digest(settings)}
     study = journal.open_study(folder, goal.mode, about, options.seed)
     console = Console(highlight=False)
     try:
@@ -243,7 +244,11 @@ def _tell(
     text = yaml.safe_dump(overlay(found.settings, list(search.space)), sort_keys=False, allow_unicode=True)
     file_of_best.write_text(head + text, encoding="utf-8")
     console.print(f"\nWrote {file_of_best} and {table}. Next:")
-    configs = [word for file in (*options.recipe, str(file_of_best)) for word in ("--config", file)]
+    configs = [
+        word
+        for file in (*recipe_files(options.recipe, options.config), str(file_of_best))
+        for word in ("--config", file)
+    ]
     words = ["lit-trainer", "fit", *configs, *(f"--{change}" for change in options.set)]
     console.print(shlex.join(words), soft_wrap=True)
 
@@ -262,7 +267,8 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("recipe", nargs="+", metavar="RECIPE", help="the recipe, and overlays")
+    add("recipe", nargs="*", metavar="RECIPE", help="the recipe, and overlays")
+    add("--config", action="append", default=[], metavar="FILE", help="more of them, as other commands take them")
     add("--search", metavar="FILE", help="YAML with space, and monitor and mode where they are not the recipe's")
     add("--space", action="extend", nargs="+", default=[], metavar="KEY=VALUES",
         help="what one setting can be, after those of the file")  # fmt: skip

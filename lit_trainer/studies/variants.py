@@ -57,6 +57,18 @@ def parse_variants(texts: Sequence[str]) -> list[Variant]:
     return variants
 
 
+def recipe_files(given: Sequence[str], config: Sequence[str]) -> list[str]:
+    """Returns the recipe and the overlays that all runs have.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    files = [*given, *config]
+    if not files:
+        raise ValueError("the recipe is missing: name its file first, such as configs/recipes/sms_spam_minilm.yaml")
+    return files
+
+
 def as_arguments(change: str) -> list[str]:
     """Returns the words of the command line for a file or ``KEY=VALUE``.
 

@@ -116,6 +116,8 @@ def test_the_result_can_be_saved_elsewhere_without_cost(stubbed: Path) -> None:
     ("words", "expected"),
     [
         (["recipe.yaml"], "--variant is missing"),
+        (["--variant", "a"], "the recipe is missing: name its file first"),
+        (["--config", "recip.yaml", "--variant", "a"], "recip.yaml is neither a file nor KEY=VALUE"),
         (["recipe.yaml", "--variant", "a", "--seeds", "0"], "--seeds is 0 but must be how many"),
         (["recipe.yaml", "--variant", "a", "--seeds", "1,1"], "--seeds is 1,1 but must be how many"),
         (["recipe.yaml", "--variant", "a", "--jobs", "0"], "--jobs is 0 but must be at least 1"),

@@ -56,7 +56,7 @@ def trials() -> list[dict[str, str]]:
 
 
 def search(number: int, *words: str, space: str = RATE) -> None:
-    main(["tune", "recipe.yaml", "--space", space, "--trials", str(number), *words])
+    main(["tune", "--config", "recipe.yaml", "--space", space, "--trials", str(number), *words])
 
 
 def test_the_best_is_written_as_an_overlay(stubbed: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,6 +104,8 @@ def test_another_search_needs_another_folder(stubbed: Path, capsys: pytest.Captu
     words = ["tune", "recipe.yaml", "--space", RATE, "--trials", "1"]
     assert "searched something else" in told(capsys, *words, "--monitor", "val/loss", "--mode", "min")
     main([*words, "--monitor", "val/loss", "--mode", "min", "--folder", "other"])
+    words[3] = "model.optimizer.lr=[0.1, 0.2]"
+    assert "searched something else" in told(capsys, *words)
 
 
 @pytest.mark.parametrize(
