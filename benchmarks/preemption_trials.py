@@ -3,9 +3,10 @@
     python benchmarks/preemption_trials.py --trials 50 --out benchmarks/results/preemption.md
 
 Each trial trains a tiny model by ``lit-trainer fit`` on two processes (gloo), sends one of SIGTERM, SIGUSR1 and SIGINT
-to rank 0, to rank 1, to both or to all their processes with those that load data, at a moment drawn evenly from the
-whole run, and resumes it from what is left. A trial is a hang if a rank outlives a minute, and a loss if steps were
-trained and no checkpoint says so, or if weights or optimizer end in any bit unlike those of a run never interrupted.
+to rank 0, to rank 1, to both or to all their processes with those that load data, at a moment drawn evenly from its
+begin to a little after its training, and resumes it from what is left. A trial is a hang if a rank outlives a minute,
+and a loss if steps were trained and no checkpoint says so, or if weights or optimizer end in any bit unlike those of a
+run never interrupted.
 """
 
 import argparse
@@ -120,7 +121,7 @@ class Ranks:
     def __init__(self, args: list[str], folder: Path) -> None:
         folder.mkdir(exist_ok=True)
         self.folder = folder
-        self.begun = time.monotonic()
+        self.begun, self.begun_at = time.monotonic(), time.time()
         with socket.socket() as server:
             server.bind(("127.0.0.1", 0))
             port = server.getsockname()[1]
@@ -187,13 +188,21 @@ class _Ended(SystemExit):
     """Ends a forked rank from the bottom of the stack."""
 
 
+def last_file(folder: Path) -> Path:
+    """Returns the checkpoint that the newest run in a folder has ended with."""
+    files = (folder / "runs").glob("version_*/checkpoints/last-step=*.ckpt")
+    return max(files, key=lambda file: (int(re.findall(r"\d+", file.stem)[-1]), file.stat().st_mtime_ns))
+
+
 def final_state(folder: Path) -> Any:
     """Returns what the newest run in a folder has ended with: step, weights and optimizer."""
-    runs = sorted((folder / "runs").glob("version_*"), key=lambda path: int(path.name.partition("_")[2]))
-    files = [file for run in runs for file in (run / "checkpoints").glob("last-step=*.ckpt")]
-    file = max(files, key=lambda file: (int(re.findall(r"\d+", file.stem)[-1]), file.stat().st_mtime_ns))
-    content = torch.load(file, weights_only=True)
+    content = torch.load(last_file(folder), weights_only=True)
     return content["global_step"], content["state_dict"], content["optimizer_states"]
+
+
+def until_trained(folder: Path, ranks: Ranks) -> float:
+    """Returns the seconds that a run took to its last checkpoint, and some more for what comes then."""
+    return 1.2 * (last_file(folder).stat().st_mtime - ranks.begun_at)
 
 
 def equal(first: Any, second: Any) -> bool:
@@ -213,7 +222,7 @@ def trial(
     """Interrupts and resumes one run.
 
     Returns:
-        The signal, the target, where it ended, what went wrong, if anything, and the seconds that a run takes.
+        The signal, the target, where it ended, what went wrong, if anything, and the seconds from which to draw.
     """
     signum, target = rng.choice(SIGNALS), rng.choice(TARGETS)
     ranks = Ranks(args, folder)
@@ -221,7 +230,7 @@ def trial(
     ranks.send(signum, target)
     codes = ranks.wait()
     if codes == [0, 0]:  # a machine with other work becomes slower and faster
-        seconds = time.monotonic() - ranks.begun
+        seconds = until_trained(folder, ranks)
     said = ranks.said()
     saved = re.findall(r"saved (\S*preempted-step=\d+\.ckpt)", said)
     if codes is None:
@@ -279,10 +288,9 @@ def run_trials(number: int, seed: int, out: Path | None) -> int:
             folder = base / f"whole{choice}"
             ranks = Ranks(args, folder)
             codes = ranks.wait()
-            seconds = time.monotonic() - ranks.begun
             if codes != [0, 0]:
                 sys.exit(f"the run that is not interrupted ended with {codes}\n{ranks.said()}")
-            references[choice] = seconds, final_state(folder)
+            references[choice] = until_trained(folder, ranks), final_state(folder)
         folder = base / f"trial{index}"
         seconds, whole = references[choice]
         signum, target, where, fault, seconds = trial(folder, args, seconds, whole, rng)
