@@ -23,12 +23,16 @@ def default_metrics(kind: Kind, num_labels: int) -> dict[str, Metric]:
         num_labels: Classes, or columns of a multi-label table, C.
     """
     if kind == "regression":
+        with warnings.catch_warnings():
+            # That it keeps all values is what is wanted: they are there at once, and gone after.
+            warnings.filterwarnings("ignore", "Metric `SpearmanCorrcoef` will save all", UserWarning)
+            spearman = tm_regression.SpearmanCorrCoef()
         return {
             "mse": tm_regression.MeanSquaredError(),
             "mae": tm_regression.MeanAbsoluteError(),
             "r2": tm_regression.R2Score(),
             "pearson": tm_regression.PearsonCorrCoef(),
-            "spearman": tm_regression.SpearmanCorrCoef(),
+            "spearman": spearman,
         }
     if kind == "multi_label":
         common: dict[str, Any] = {"num_labels": num_labels, "ignore_index": _NO_LABEL}

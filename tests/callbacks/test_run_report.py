@@ -69,7 +69,6 @@ def test_a_run_ends_with_its_report(recipe: Path, capsys: pytest.CaptureFixture[
     assert images >= {"report/loss", "report/confusion_matrix", "report/roc", "report/reliability"}
 
 
-@pytest.mark.filterwarnings("ignore:Metric .Spearman")  # the hint of torchmetrics at its memory
 @pytest.mark.parametrize(
     ("kind", "labels", "shape"), [("regression", as_values, (9,)), ("multi_label", as_lists, (9, 3))]
 )

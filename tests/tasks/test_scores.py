@@ -1,5 +1,7 @@
 """Scores of an evaluation: each row once, in order, whatever the batches."""
 
+import warnings
+
 import pytest
 import torch
 
@@ -82,3 +84,9 @@ def test_one_class_alone_gives_values_without_a_warning():
     metrics = default_metrics("classes", 2)
     values = evaluate(metrics, "classes", torch.tensor([[0.2, 0.8]] * 3), torch.ones(3, dtype=torch.int64), ["a", "b"])
     assert float(values["accuracy"]) == 1
+
+
+def test_the_metrics_of_values_are_made_without_a_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "spearman" in default_metrics("regression", 1)
