@@ -31,15 +31,16 @@ PACKAGES = ("lit_trainer", "torch", "lightning", "transformers")
 PLAIN_COMMANDS = (["--version"], ["--help"])
 IMPORTS = "import lightning.pytorch, transformers.models.bert.modeling_bert, datasets, torchmetrics"
 
+# One step and those of the warm-up are an epoch, and so is a round: all rounds have the same rows.
 CPU = {
     "batch_size": 8, "rows": 48, "eval_rows": 32, "score_rows": 1024, "max_length": 512, "pool": 4000, "files": 100,
-    "steps": 6, "rounds": 3, "evaluations": 3, "warm_up": 2, "most_seconds": 240.0,
+    "steps": 6, "rounds": 3, "evaluations": 2, "warm_up": 5, "most_seconds": 240.0,
     "small_rows": 512, "small_length": 64, "small_width": 192, "small_layers": 4, "small_steps": 50, "small_rounds": 8,
     "target": 0.75, "score_steps": 8, "score_seconds": 45.0, "limit": 240.0, "startups": 3,
 }  # fmt: skip
 CUDA = {
     **CPU, "batch_size": 32, "rows": 2048, "eval_rows": 2048, "pool": 8000, "files": 1000,
-    "steps": 64, "rounds": 5, "warm_up": 20, "small_width": 512, "small_layers": 8,
+    "steps": 64, "rounds": 5, "warm_up": 63, "small_width": 512, "small_layers": 8,
 }  # fmt: skip
 QUICK = {
     **CPU, "rows": 16, "eval_rows": 16, "score_rows": 16, "max_length": 64, "pool": 100, "files": 10,
