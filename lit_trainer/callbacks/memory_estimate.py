@@ -82,7 +82,7 @@ def saved_bytes(function: Callable[[], Any], apart_from: Iterable[Tensor] = ()) 
 
 
 def _activations_per_token(trainer: pl.Trainer, module: Any) -> float | None:
-    """Measures the longest row; None where layers are computed again, or there are no rows of tokens to ask for."""
+    """Measures the longest row; None where layers are computed again, or there is no such row, or no memory for it."""
     longest: Callable[[], Batch] | None = getattr(trainer.train_dataloader, "longest_row", None)
     if longest is None or getattr(module, "gradient_checkpointing", False):
         return None
@@ -94,7 +94,10 @@ def _activations_per_token(trainer: pl.Trainer, module: Any) -> float | None:
 
     # What the pass draws at random is given back, and what it computes is of no use.
     with torch.random.fork_rng(devices=[module.device] if module.device.type == "cuda" else []):
-        return saved_bytes(run, module.parameters()) / max(1, int(batch["input_ids"].numel()))
+        try:
+            return saved_bytes(run, module.parameters()) / max(1, int(batch["input_ids"].numel()))
+        except torch.OutOfMemoryError:
+            return None
 
 
 def _state_factor(optimizer: Optimizer) -> float | None:

@@ -93,7 +93,7 @@ class AutoPrecisionTrainer(pl.Trainer):
 
     Args:
         precision: As Lightning's; or ``auto``, the fastest that trains like float32 on this machine: mixed precision in
-            bfloat16, else in float16, where the device has instructions for that. The log says which.
+            bfloat16, else in float16, where the device has instructions for that. The plan of the run says which.
         kwargs: As Lightning's.
     """
 

@@ -29,7 +29,8 @@ class PartGradients:
         """Adds a part, whose graph is no longer needed after that."""
         if total.requires_grad and self.parameters:
             factor = self._factor.to(total.dtype).expand_as(total)
-            found = torch.autograd.grad(total, self.parameters, factor, allow_unused=True)
+            found = _apart(torch.autograd.grad(total, self.parameters, factor, allow_unused=True))
+            # From here on nothing is allocated: a part is added whole or not at all.
             for index, gradient in enumerate(found):
                 own = self._gradients[index]
                 self._gradients[index] = gradient if own is None or gradient is None else own.add_(gradient)
@@ -50,6 +51,19 @@ class PartGradients:
         parameters, gradients = zip(*pairs, strict=True)
         attached: Tensor = _HandOver.apply(value, list(gradients), divisor, *parameters)
         return attached
+
+
+def _apart(gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Copies gradients that share memory, within or among themselves, so that each can be added to in place."""
+    seen: set[int] = set()
+    apart: list[Tensor | None] = []
+    for gradient in gradients:
+        if gradient is not None:
+            if not gradient.is_contiguous() or gradient.untyped_storage().data_ptr() in seen:
+                gradient = gradient.clone(memory_format=torch.contiguous_format)
+            seen.add(gradient.untyped_storage().data_ptr())
+        apart.append(gradient)
+    return apart
 
 
 class _HandOver(torch.autograd.Function):
