@@ -1,5 +1,6 @@
 """The command itself: what needs no training answers without importing torch, and a mistake is told in one line."""
 
+import gc
 import os
 import re
 import subprocess
@@ -171,3 +172,10 @@ def test_threads_sleep_while_they_wait_unless_the_user_says_otherwise(monkeypatc
         with pytest.raises(SystemExit):
             main(["fit", "--config", "nowhere.yaml"])
         assert os.environ["OMP_WAIT_POLICY"] == expected
+
+
+def test_garbage_is_collected_again_once_libraries_are_loaded() -> None:
+    for _ in range(2):
+        with pytest.raises(SystemExit):
+            main(["fit", "--config", "nowhere.yaml"])
+        assert gc.isenabled()
