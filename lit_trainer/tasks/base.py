@@ -221,8 +221,16 @@ class Task(pl.LightningModule, ABC):
         self._step_is_complete = last = batch[MICRO_BATCH] == self.trainer.accumulate_grad_batches - 1
         if last and self.trainer._logger_connector.should_update_logs:  # a call of log costs 0.2 ms, logged or not
             self.log("train/loss", self.begin_step(batch).mean_loss(), prog_bar=True, batch_size=1)
-        # Lightning divides by the number of micro-batches and DDP by the number of ranks: undo both.
-        return share * (self.trainer.accumulate_grad_batches * self.trainer.world_size)
+        return share * self.loss_factor
+
+    @property
+    def loss_factor(self) -> int:
+        """What undoes later divisions: Lightning divides by the number of micro-batches and DDP by that of ranks.
+
+        DeepSpeed divides by the number of micro-batches once more.
+        """
+        times = 2 if self.trainer.strategy.handles_gradient_accumulation else 1
+        return int(self.trainer.accumulate_grad_batches**times * self.trainer.world_size)
 
     def begin_step(self, batch: Batch) -> StepNormaliser:
         """Returns the denominator of the optimizer step; its first micro-batch has it worked out, on all ranks.

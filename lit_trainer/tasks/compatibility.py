@@ -112,6 +112,8 @@ def refusal_of_parts(trainer: pl.Trainer, loss: Loss) -> str | None:
     strategy = trainer.strategy
     if loss.across_rows:
         return f"{type(loss).__name__} compares its rows, and in parts it would be another loss: use smaller batches"
+    if strategy.handles_gradient_accumulation:
+        return f"{type(strategy).__name__} runs the backward pass by itself: raise accumulate_grad_batches"
     if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy):
         return f"{type(strategy).__name__} has all ranks compute together, also parts: raise accumulate_grad_batches"
     if trainer.training and isinstance(strategy, DDPStrategy):

@@ -92,9 +92,8 @@ class Partwise:
 
     def _gradients(self, parameters: list[nn.Parameter]) -> PartGradients:
         """Computes gradients of the present micro-batch in parts."""
-        trainer = self._task.trainer
         factor = self._task.begin_step(self._micro_batch).factor
-        factor = self._scaled(factor * (trainer.accumulate_grad_batches * trainer.world_size))
+        factor = self._scaled(factor * self._task.loss_factor)
         gradients = PartGradients([parameter for parameter in parameters if parameter.requires_grad], factor)
 
         def add(part: Batch) -> bool:

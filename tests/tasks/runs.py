@@ -13,7 +13,7 @@ import lightning.pytorch as pl
 import numpy as np
 import torch
 from datasets import Dataset
-from lightning.pytorch.strategies import ModelParallelStrategy
+from lightning.pytorch.strategies import ModelParallelStrategy, SingleDeviceStrategy
 from transformers import AutoTokenizer
 
 from lit_trainer.data.collation import EncodedRows, PaddingCollator
@@ -103,7 +103,23 @@ def full(value: torch.Tensor) -> torch.Tensor:
     return value.full_tensor() if hasattr(value, "full_tensor") else value
 
 
+class OwnAccumulation(SingleDeviceStrategy):
+    """Accumulates as DeepSpeed does: divides each loss once more, and is asked for a step at every micro-batch."""
+
+    handles_gradient_accumulation = True
+
+    def backward(self, closure_loss: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return super().backward(closure_loss / self.lightning_module.trainer.accumulate_grad_batches, *args, **kwargs)
+
+    def optimizer_step(self, optimizer: Any, closure: Any, model: Any = None, **kwargs: Any) -> Any:
+        closure()
+        if not self.lightning_module.trainer.fit_loop._should_accumulate():
+            optimizer.step()
+
+
 def strategy(name: str) -> Any:
+    if name == "own accumulation":
+        return OwnAccumulation("cpu")
     if name == "fsdp2":
         return ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=1, save_distributed_checkpoint=False)
     return name

@@ -72,6 +72,12 @@ def test_any_split_ends_in_the_same_weights(train, whole, split, sizes):
 
 
 @pytest.mark.exact
+def test_a_strategy_that_divides_by_the_micro_batches_itself_ends_in_the_same_weights(train):
+    found = train(accumulate=4, strategy="own accumulation")
+    assert largest_difference(train()["weights"], found["weights"]) < 1e-9
+
+
+@pytest.mark.exact
 @pytest.mark.parametrize("split", SPLITS)
 def test_any_split_hides_the_same_tokens(train, whole, split):
     settings = {"masked": True, "max_steps": 20, "validate_every": 10}
