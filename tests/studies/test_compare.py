@@ -20,7 +20,8 @@ from tests.studies.stub_settings import STUB, resolve_here
 from tests.tiny_recipe import told, write_recipe
 
 STUDY = f"""
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run in the background
 sys.path.insert(0, {str(ROOT)!r})
 from lit_trainer.studies import compare
 from tests.studies import stub_settings

@@ -138,7 +138,8 @@ def test_without_optuna_a_line_says_how_to_get_it(
 
 def test_an_interrupted_trial_is_tried_again(stubbed: Path) -> None:
     Path("study.py").write_text(
-        f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
+        f"import signal, sys; sys.path.insert(0, {str(ROOT)!r})\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored where tests run in the background
         "from lit_trainer.studies import tune\n"
         "from tests.studies.test_tune import STUB, resolve_here\n"
         "tune.FIT, tune.resolve = STUB, resolve_here\n"
