@@ -34,10 +34,13 @@ class Paced(pl.Callback):
 
 
 def _evaluate(trainer: pl.Trainer) -> float:
-    """Validates as Lightning does in the middle of an epoch."""
+    """Validates as Lightning does in the middle of an epoch, though before the batch has ended."""
+    connector = trainer._logger_connector
+    is_first = connector._first_loop_iter
     trainer.validating = True
     trainer.fit_loop.epoch_loop.val_loop.run()
     trainer.training = True
+    connector._first_loop_iter = is_first
     return float(trainer.callback_metrics["val/accuracy"])
 
 
