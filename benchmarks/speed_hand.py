@@ -6,6 +6,7 @@ Usage: speed_hand.py SETTINGS, a JSON object.
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -51,10 +52,8 @@ def main() -> None:
     logging.disable_progress_bar()
     device = torch.device(settings["device"])
     folder, name = settings["folder"], settings["rows"]
-    with open(f"{folder}/{name}.json") as file:  # noqa: PTH123
-        train = json.load(file)
-    with open(f"{folder}/{settings['eval_rows']}.json") as file:  # noqa: PTH123
-        evaluated = json.load(file)
+    train = json.loads(Path(folder, f"{name}.json").read_text())
+    evaluated = json.loads(Path(folder, f"{settings['eval_rows']}.json").read_text())
     pad = AutoTokenizer.from_pretrained(settings["model"]).pad_token_id
     model = AutoModelForSequenceClassification.from_pretrained(settings["model"], num_labels=settings["num_labels"])
     model.to(device).train()
