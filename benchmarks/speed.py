@@ -31,21 +31,21 @@ PACKAGES = ("lit_trainer", "torch", "lightning", "transformers")
 PLAIN_COMMANDS = (["--version"], ["--help"])
 IMPORTS = "import lightning.pytorch, transformers.models.bert.modeling_bert, datasets, torchmetrics"
 
-# One step and those of the warm-up are an epoch, and so is a round: all rounds have the same rows.
+# A round is an epoch, and so is the warm-up with the first step: all rounds have the same rows.
 CPU = {
     "batch_size": 8, "rows": 48, "eval_rows": 32, "score_rows": 1024, "max_length": 512, "pool": 4000, "files": 100,
-    "steps": 6, "rounds": 3, "evaluations": 2, "warm_up": 5, "most_seconds": 240.0,
-    "small_rows": 512, "small_length": 64, "small_width": 192, "small_layers": 4, "small_steps": 50, "small_rounds": 8,
+    "steps": 6, "rounds": 3, "evaluations": 2, "most_seconds": 240.0,
+    "small_rows": 480, "small_length": 32, "small_width": 64, "small_layers": 4, "small_steps": 60, "small_rounds": 24,
     "target": 0.75, "score_steps": 8, "score_seconds": 45.0, "limit": 240.0, "startups": 3,
 }  # fmt: skip
 CUDA = {
     **CPU, "batch_size": 32, "rows": 2048, "eval_rows": 2048, "pool": 8000, "files": 1000,
-    "steps": 64, "rounds": 5, "warm_up": 63, "small_width": 512, "small_layers": 8,
+    "steps": 64, "rounds": 5, "small_rows": 960, "small_width": 512, "small_layers": 8,
 }  # fmt: skip
 QUICK = {
     **CPU, "rows": 16, "eval_rows": 16, "score_rows": 16, "max_length": 64, "pool": 100, "files": 10,
-    "steps": 2, "rounds": 2, "evaluations": 1, "warm_up": 1,
-    "small_rows": 32, "small_width": 32, "small_layers": 2, "small_steps": 3, "small_rounds": 2,
+    "steps": 2, "rounds": 2, "evaluations": 1,
+    "small_rows": 24, "small_width": 32, "small_layers": 2, "small_steps": 3, "small_rounds": 2,
     "target": 0.0, "startups": 1,
 }  # fmt: skip
 QUICK_SYSTEMS = 3
@@ -114,7 +114,7 @@ class Session:
 
     def _with_evaluation(self, systems: list[Measured]) -> list[Measured]:
         systems = self._started(systems)
-        self._train(systems, self.sizes["rounds"], self.sizes["steps"], self.sizes["warm_up"])
+        self._train(systems, self.sizes["rounds"], self.sizes["steps"])
         say("evaluation")
         for _ in range(self.sizes["evaluations"] + 1):  # the first one has what is done once
             for system in systems:
@@ -125,8 +125,7 @@ class Session:
     def small(self) -> list[Measured]:
         """Trains a small model, to see what is added to each step."""
         systems = self._started(small_systems(self.bench("small")))
-        steps = self.sizes["small_steps"]
-        self._train(systems, self.sizes["small_rounds"], steps, min(20, steps))
+        self._train(systems, self.sizes["small_rounds"], self.sizes["small_steps"])
         return self._ended(systems)
 
     def score(self) -> list[dict[str, Any]]:
@@ -183,9 +182,9 @@ class Session:
                 system.first_step = system.startup + first["seconds"]
         return systems
 
-    def _train(self, systems: list[Measured], rounds: int, steps: int, warm_up: int) -> None:
+    def _train(self, systems: list[Measured], rounds: int, steps: int) -> None:
         for system in systems:
-            system.train(warm_up, self.sizes["limit"])
+            system.train(steps - 1, self.sizes["limit"])
         end = time.perf_counter() + self.sizes["most_seconds"]
         for index in range(rounds):
             if index > 1 and time.perf_counter() > end:

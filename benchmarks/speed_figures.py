@@ -1,8 +1,11 @@
 """What follows from what the processes reported: rates, ratios within rounds with their range, what a step has more."""
 
 from dataclasses import dataclass
-from statistics import mean, median
+from statistics import mean, median, quantiles
 from typing import Any
+
+MANY = 8
+"""From so many rounds on, a range leaves out the outer quarters."""
 
 
 @dataclass(frozen=True)
@@ -11,8 +14,8 @@ class Range:
 
     Args:
         middle: The median.
-        low: The least.
-        high: The most.
+        low: The least; of many rounds, the first quartile.
+        high: The most; of many rounds, the third quartile.
     """
 
     middle: float
@@ -22,7 +25,10 @@ class Range:
     @classmethod
     def of(cls, values: list[float]) -> "Range | None":
         """Returns the range of some values, if there are any."""
-        return cls(median(values), min(values), max(values)) if values else None
+        if len(values) < MANY:
+            return cls(median(values), min(values), max(values)) if values else None
+        low, middle, high = quantiles(values, n=4, method="inclusive")
+        return cls(middle, low, high)
 
 
 def named(systems: list[dict[str, Any]], name: str) -> dict[str, Any] | None:

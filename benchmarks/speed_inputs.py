@@ -57,16 +57,19 @@ def distinct_texts(num_files: int) -> list[tuple[str, str]]:
     return [rows[index] for index in np.random.default_rng(0).permutation(len(rows))]
 
 
-def spread(lengths: Sequence[int], count: int, offset: float) -> list[int]:
+def spread(lengths: Sequence[int], count: int, together: int = 1) -> list[int]:
     """Returns rows whose lengths are spread as all lengths are, in an order of no meaning.
 
     Args:
         lengths: Of all rows.
         count: How many rows.
-        offset: In [0, 1): other rows for another one.
+        together: So many rows of neighbouring lengths at each place. As many as a batch has: sorted by length, a few
+            batches then waste as little on padding as those of a large set do.
     """
     order = np.argsort(lengths, kind="stable")
-    places = ((np.arange(count) + offset) * len(lengths) / count).astype(int)
+    num_places = count // together
+    starts = ((np.arange(num_places) + 0.5) * len(lengths) / num_places - together / 2).astype(int)
+    places = np.concatenate([np.arange(together) + start for start in np.clip(starts, 0, len(lengths) - together)])
     chosen: list[int] = np.random.default_rng(1).permutation(order[places]).tolist()
     return chosen
 
@@ -129,9 +132,10 @@ def main() -> None:
     pool = rows[: sizes["pool"]]
     ids = tokenizer([text for text, _ in pool], truncation=True, max_length=sizes["max_length"])["input_ids"]
     lengths = [len(each) for each in ids]
-    train = spread(lengths, sizes["rows"], 0.25)
-    validation = spread(lengths, sizes["eval_rows"], 0.75)
-    rest = [index for index in range(len(pool)) if index not in {*train, *validation}]
+    train = spread(lengths, sizes["rows"], sizes["batch_size"])
+    others = [index for index in range(len(pool)) if index not in set(train)]
+    validation = [others[place] for place in spread([lengths[index] for index in others], sizes["eval_rows"])]
+    rest = [index for index in others if index not in set(validation)]
     for name, chosen in (
         ("train", train),
         ("validation", validation),

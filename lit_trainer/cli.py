@@ -112,7 +112,7 @@ def _run(given: list[str], is_process: bool) -> None:
             from lit_trainer import doctor
 
             return doctor.main(rest)
-        _have_threads_sleep()
+        _have_threads_sleep_soon()
         # For class paths that name a file of the user's own; last, so that it hides nothing that is installed.
         sys.path.append(str(Path.cwd()))
         # From here on, as importing takes seconds, in which a signal must not end a job either.
@@ -128,7 +128,7 @@ def _run(given: list[str], is_process: bool) -> None:
 def _prepare(given: list[str]) -> "TrainingCLI":
     command, *rest = given if given and not given[0].startswith("-") else ["fit", *given]
     _check_is_command(command)
-    _have_threads_sleep()
+    _have_threads_sleep_soon()
     try:
         with _without_garbage_collection():
             from lit_trainer.training_cli import TrainingCLI
@@ -138,9 +138,14 @@ def _prepare(given: list[str]) -> "TrainingCLI":
         raise ValueError("these arguments only print something, so that there is nothing to return") from end
 
 
-def _have_threads_sleep() -> None:
-    """Has threads that wait for work sleep, where torch is yet to be loaded: spinning, they take a core from others."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+def _have_threads_sleep_soon() -> None:
+    """Has threads that wait for work spin only for a moment, where torch is yet to be loaded.
+
+    Spinning for milliseconds, as they do else, takes the cores from whatever works beside them; to wake up after each
+    small operation makes a step of a small model half as long again.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 
 @contextmanager

@@ -164,14 +164,25 @@ def test_the_installed_command_is_this_one() -> None:
     assert (done.returncode, done.stdout) == (0, f"lit_trainer {__version__}\n")
 
 
-def test_threads_sleep_while_they_wait_unless_the_user_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    for given, expected in (("", "PASSIVE"), ("ACTIVE", "ACTIVE")):
-        monkeypatch.setenv("OMP_WAIT_POLICY", given)
-        if not given:
-            monkeypatch.delenv("OMP_WAIT_POLICY")
-        with pytest.raises(SystemExit):
-            main(["fit", "--config", "nowhere.yaml"])
-        assert os.environ["OMP_WAIT_POLICY"] == expected
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {"GOMP_SPINCOUNT": "10000"}),
+        ({"GOMP_SPINCOUNT": "5"}, {"GOMP_SPINCOUNT": "5"}),
+        ({"OMP_WAIT_POLICY": "ACTIVE"}, {"OMP_WAIT_POLICY": "ACTIVE"}),
+    ],
+)
+def test_threads_soon_sleep_while_they_wait_unless_the_user_says_otherwise(
+    given: dict[str, str], expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    for name in names:
+        monkeypatch.setenv(name, given.get(name, ""))
+        if name not in given:
+            monkeypatch.delenv(name)
+    with pytest.raises(SystemExit):
+        main(["fit", "--config", "nowhere.yaml"])
+    assert {name: os.environ[name] for name in names if name in os.environ} == expected
 
 
 def test_garbage_is_collected_again_once_libraries_are_loaded() -> None:

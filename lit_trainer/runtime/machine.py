@@ -14,8 +14,9 @@ from lit_trainer.runtime.allocator import keep_freed_memory
 class Machine(pl.Callback):
     """Sets what is a matter of speed alone, and has what to say about it in the plan of a run.
 
-    Threads that wait for work sleep rather than spin (``OMP_WAIT_POLICY=PASSIVE``), unless that variable says
-    otherwise: it has to be set before torch is loaded, which the command line does.
+    Threads that wait for work sleep after a moment (``GOMP_SPINCOUNT=10000``, a fraction of a millisecond) rather than
+    spin on, unless that variable or ``OMP_WAIT_POLICY`` is set: that is to be before torch is loaded, so that the
+    command line does it.
 
     Args:
         num_threads: Threads that compute on a CPU. ``auto`` is what torch takes, but no more than this process may use
@@ -70,8 +71,7 @@ class Machine(pl.Callback):
         device = trainer.strategy.root_device
         if device.type == "cpu":
             threads = torch.get_num_threads()
-            waiting = os.environ.get("OMP_WAIT_POLICY", "").lower() == "passive"
-            choices = [f"{threads} CPU thread{'s' * (threads != 1)}" + (", asleep while waiting" if waiting else "")]
+            choices = [f"{threads} CPU thread{'s' * (threads != 1)}{_waiting()}"]
         elif device.type == "cuda":
             choices = [torch.cuda.get_device_name(device), f"{torch.get_float32_matmul_precision()} float32 products"]
         else:
@@ -86,6 +86,13 @@ class Machine(pl.Callback):
             pinned = ", pinned memory" if device.type == "cuda" else ""
             choices.append(f"{workers} loading process{'es' * (workers != 1)}{pinned}")
         return choices + ["freed memory is kept"] * self._keeps
+
+
+def _waiting() -> str:
+    if policy := os.environ.get("OMP_WAIT_POLICY"):
+        return f", waiting is {policy.lower()}"
+    count = os.environ.get("GOMP_SPINCOUNT", "")
+    return ", soon asleep while waiting" if count.isdecimal() and int(count) <= 10_000 else ""
 
 
 class AutoPrecisionTrainer(pl.Trainer):

@@ -31,14 +31,30 @@ def _as_before(monkeypatch):
 
 
 def test_what_was_chosen_is_said_in_one_line(trainer, monkeypatch):
-    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    monkeypatch.setenv("GOMP_SPINCOUNT", "10000")
     chosen = Machine(num_threads=1)
     chosen.setup(trainer, None, "fit")
     task = SimpleNamespace(model=SimpleNamespace(config=SimpleNamespace(_attn_implementation="lit_trainer")))
     assert ", ".join(chosen.choices(trainer, task)) == (
-        "1 CPU thread, asleep while waiting, 32-true precision, sdpa attention, fused AdamW, 2 loading processes, "
+        "1 CPU thread, soon asleep while waiting, 32-true precision, sdpa attention, fused AdamW, 2 loading processes, "
         "freed memory is kept"
     )
+
+
+def test_how_threads_wait_is_said_as_the_user_has_it(trainer, monkeypatch):
+    monkeypatch.setenv("GOMP_SPINCOUNT", "10000")
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
+    assert "2 CPU threads, waiting is passive" in choices_of_two_threads(trainer)
+    monkeypatch.delenv("OMP_WAIT_POLICY")
+    monkeypatch.setenv("GOMP_SPINCOUNT", "300000")
+    assert "2 CPU threads" in choices_of_two_threads(trainer)
+
+
+def choices_of_two_threads(trainer):
+    chosen = Machine(num_threads=2)
+    chosen.setup(trainer, None, "fit")
+    return chosen.choices(trainer, None)
 
 
 def test_automatic_threads_are_torchs_own_within_the_quota(trainer):
