@@ -5,7 +5,7 @@ Usage: python benchmarks/speed.py [--quick] [--device cuda] [--threads N] [--mod
 All systems train the same model on the same rows, docstrings of installed libraries, with the same number of threads
 and of rows in a step. Each runs in a process of its own, and rounds of a few steps alternate between them, so that a
 change of the machine's pace meets all; what is shown are medians over rounds, and ratios of the same round with their
-range. Prints tables and writes ``speed.json``, ``speed.md`` and ``speed.png``: about eleven minutes on two free cores.
+range. Prints tables and writes ``speed.json``, ``speed.md`` and ``speed.png``: about fifteen minutes on two free cores.
 A system that fails, or takes too long, costs its own row only.
 """
 
@@ -35,12 +35,12 @@ IMPORTS = "import lightning.pytorch, transformers.models.bert.modeling_bert, dat
 CPU = {
     "batch_size": 8, "rows": 48, "eval_rows": 32, "score_rows": 1024, "max_length": 512, "pool": 4000, "files": 100,
     "steps": 6, "rounds": 3, "evaluations": 2, "most_seconds": 240.0,
-    "small_rows": 480, "small_length": 32, "small_width": 64, "small_layers": 4, "small_steps": 60, "small_rounds": 24,
+    "small_rows": 240, "small_length": 32, "small_width": 64, "small_layers": 2, "small_steps": 30, "small_rounds": 40,
     "target": 0.75, "score_steps": 8, "score_seconds": 45.0, "limit": 240.0, "startups": 3,
 }  # fmt: skip
 CUDA = {
     **CPU, "batch_size": 32, "rows": 2048, "eval_rows": 2048, "pool": 8000, "files": 1000,
-    "steps": 64, "rounds": 5, "small_rows": 960, "small_width": 512, "small_layers": 8,
+    "steps": 64, "rounds": 5, "small_rows": 960,
 }  # fmt: skip
 QUICK = {
     **CPU, "rows": 16, "eval_rows": 16, "score_rows": 16, "max_length": 64, "pool": 100, "files": 10,

@@ -1,11 +1,13 @@
 """What follows from what the processes reported: rates, ratios within rounds with their range, what a step has more."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import mean, median, quantiles
+from statistics import median
 from typing import Any
 
-MANY = 8
-"""From so many rounds on, a range leaves out the outer quarters."""
+import numpy as np
+
+_BOOTSTRAPS = 500
 
 
 @dataclass(frozen=True)
@@ -14,8 +16,8 @@ class Range:
 
     Args:
         middle: The median.
-        low: The least; of many rounds, the first quartile.
-        high: The most; of many rounds, the third quartile.
+        low: The least.
+        high: The most.
     """
 
     middle: float
@@ -25,10 +27,7 @@ class Range:
     @classmethod
     def of(cls, values: list[float]) -> "Range | None":
         """Returns the range of some values, if there are any."""
-        if len(values) < MANY:
-            return cls(median(values), min(values), max(values)) if values else None
-        low, middle, high = quantiles(values, n=4, method="inclusive")
-        return cls(middle, low, high)
+        return cls(median(values), min(values), max(values)) if values else None
 
 
 def named(systems: list[dict[str, Any]], name: str) -> dict[str, Any] | None:
@@ -49,12 +48,33 @@ def ratio(one: dict[str, Any] | None, other: dict[str, Any] | None, kind: str = 
     return Range.of([a / b for a, b in zip(rates(one, kind), rates(other, kind), strict=False)])
 
 
-def step_milliseconds(system: dict[str, Any] | None) -> list[float]:
-    """Returns the mean step of each round: a median would leave out what is done at every tenth step alone."""
-    return [] if system is None else [1e3 * mean(each["step_seconds"]) for each in system["rounds"]]
+def quiet_step(system: dict[str, Any] | None, rounds: Sequence[int] | None = None) -> float | None:
+    """Returns the milliseconds of a step where nothing else disturbs it.
+
+    What disturbs makes steps longer, never shorter, so that each place in a round counts with its 10th percentile over
+    rounds. The mean over places then has what is done at every tenth step alone.
+
+    Args:
+        system: What was reported.
+        rounds: Which rounds count; all of them if None.
+    """
+    if system is None:
+        return None
+    steps = np.asarray([each["step_seconds"] for each in system["rounds"]])
+    chosen = steps if rounds is None else steps[np.asarray(rounds)]
+    return 1e3 * float(np.quantile(chosen, 0.1, axis=0).mean())
 
 
 def added(one: dict[str, Any] | None, other: dict[str, Any] | None) -> Range | None:
-    """Returns by how many milliseconds a step of the first is longer, round by round."""
-    pairs = zip(step_milliseconds(one), step_milliseconds(other), strict=False)
-    return Range.of([a - b for a, b in pairs])
+    """Returns by how many milliseconds a quiet step of the first is longer, with the middle 90 % of a bootstrap."""
+    if one is None or other is None:
+        return None
+    number = min(len(one["rounds"]), len(other["rounds"]))
+    rng = np.random.default_rng(0)
+
+    def difference(rounds: Sequence[int] | None) -> float:
+        return (quiet_step(one, rounds) or 0.0) - (quiet_step(other, rounds) or 0.0)
+
+    drawn = [difference(rng.integers(0, number, number).tolist()) for _ in range(_BOOTSTRAPS)]
+    low, high = np.quantile(drawn, [0.05, 0.95])
+    return Range(difference(range(number)), float(low), float(high))

@@ -187,6 +187,8 @@ def deal(num_rows: int, num_ranks: int, num_micro_batches: int, lengths: Ints | 
         For each rank, for each micro-batch, the places in the step of its rows, int64.
     """
     order = np.arange(num_rows) if lengths is None else np.argsort(-lengths, kind="stable")
+    if num_ranks == num_micro_batches == 1:
+        return [[order]]
     hands: list[list[Ints]] = [[] for _ in range(num_ranks)]
     there_and_back = np.concatenate([np.arange(num_ranks), np.arange(num_ranks)[::-1]])
     for index, share in enumerate(np.array_split(order, num_micro_batches)):
