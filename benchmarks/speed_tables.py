@@ -213,7 +213,7 @@ def _targets(figures: dict[str, Any]) -> Table:
     speed(f"training, as it comes, against {names.TRAINER_BEST}", 2, ours_in_half, best)
     speed(f"training, as it comes, against {names.TRAINER_DEFAULT}", 6, ours, by_default)
     speed("evaluation, float32, against Trainer.predict", 1.5, same, by_default, "evaluations")
-    speed("evaluation, bf16, against Trainer.predict in bf16", 1.5, ours_in_half, best, "evaluations")
+    speed("evaluation, bf16, against Trainer.predict by length, bf16", 1.5, ours_in_half, best, "evaluations")
     bare, hand = named(small, names.SMALL_BARE), named(small, names.SMALL_HAND)
     monitors = {"StepTimeMonitor": names.SMALL_MONITOR, "GradientMonitor": names.SMALL_GRADIENTS}
     if (more := added(named(small, names.SMALL_MONITOR), hand)) is not None:
