@@ -233,7 +233,10 @@ def attempt(part: str, function: Callable[[], Any], figures: dict[str, Any]) -> 
 
 def as_figures(system: Measured) -> dict[str, Any]:
     """Returns what a system reported as plain data."""
-    rounds = [{**each, "steps": len(each["steps"]), "step_seconds": each["steps"]} for each in system.rounds]
+    rounds = [
+        {**each, "steps": len(each["steps"]), "step_seconds": [round(seconds, 6) for seconds in each["steps"]]}
+        for each in system.rounds
+    ]
     return {
         "system": system.name,
         "failure": system.failure,
