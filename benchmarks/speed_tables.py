@@ -146,9 +146,9 @@ def _small(systems: list[dict[str, Any]]) -> Table:
         rows,
         "A tiny random BERT on the same rows, one thread. What disturbs only makes steps longer, so each place in a "
         "round counts with its 10th percentile over rounds; in brackets is the middle 90 % of a bootstrap over rounds. "
-        "The loop by hand runs the same model in the same way, without padding and with keyed dropout, so that the loop "
-        "alone differs; a plain module in Lightning has the mean of the micro-batch for a loss and dropout from the "
-        "stream.",
+        "The loop by hand runs the same model in the same way, without padding and with keyed dropout, so that the "
+        "loop alone differs; a plain module in Lightning has the mean of the micro-batch for a loss and dropout from "
+        "the stream.",
     )
 
 

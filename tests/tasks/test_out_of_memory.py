@@ -110,14 +110,15 @@ def test_predictions_with_little_memory_are_the_same_for_each_row(tiny_bert, fil
     for limit in (10**9, 60):
         LittleMemory.settings, LittleMemory.num_failures = {"limit": limit}, 0
         pl.seed_everything(0, verbose=False)
-        data = TextData(Table(films), predict=Table({"text": films["text"]}), padding="longest", classes=["good", "bad"])
+        rows = Table({"text": films["text"]})
+        data = TextData(Table(films), predict=rows, padding="longest", classes=["good", "bad"])
         trainer = pl.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Lightning's advice, which is not what is tested
             batches = trainer.predict(LittleMemory(str(tiny_bert)), datamodule=data)
-        rows = torch.cat([batch["row"] for batch in batches])
-        assert sorted(rows.tolist()) == list(range(len(films["text"])))
-        found.append(torch.cat([batch["logits"] for batch in batches])[rows.argsort()])
+        order = torch.cat([batch["row"] for batch in batches])
+        assert sorted(order.tolist()) == list(range(len(films["text"])))
+        found.append(torch.cat([batch["logits"] for batch in batches])[order.argsort()])
     assert 1 <= LittleMemory.num_failures <= 5
     torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-6)
 
