@@ -17,7 +17,7 @@ from lit_trainer.callbacks.best_checkpoint import best_callback
 from lit_trainer.callbacks.decision_card import criterion_name, told
 from lit_trainer.callbacks.run_folder import run_folder
 from lit_trainer.callbacks.run_position import is_dry_run
-from lit_trainer.decision.calibration import Calibration, TemperatureScaling
+from lit_trainer.decision.calibration_choice import CalibrationMethod
 from lit_trainer.decision.criteria import Criterion, ExpectedCost
 from lit_trainer.decision.fitting import BOOTSTRAP, fit_rule
 from lit_trainer.decision.intervals import Bootstrap
@@ -56,7 +56,9 @@ class FitDecisionRule(pl.Callback):
         criterion: What decisions are chosen by. Without it and costs they stay with the most probable class, or 0.5.
         costs: Instead of a criterion: what each mistake costs, as ``{true label: {decided label: cost}}``, by name;
             what is not given costs nothing. For several labels at once the names are ``absent`` and ``present``.
-        calibration: How probabilities are corrected; None keeps the model's own.
+        calibration: How probabilities are corrected, by a method of ``lit_trainer.decision.calibration``; ``auto`` is
+            vector scaling for two classes, and else that or temperature scaling, whichever makes rows that it was not
+            fitted on likelier. None keeps the model's own, and searches for the threshold that cost least.
         positive_label: Of two classes, the one the decision's threshold is about. None is the last.
         folds: Into how many parts the rows are cut to measure the rule; None measures nothing.
         bootstrap: How intervals are made.
@@ -72,7 +74,7 @@ class FitDecisionRule(pl.Callback):
         self,
         criterion: Criterion | None = None,
         costs: dict[str, dict[str, float]] | None = None,
-        calibration: type[Calibration] | None = TemperatureScaling,
+        calibration: CalibrationMethod | None = "auto",
         positive_label: str | None = None,
         folds: int | None = 5,
         bootstrap: Bootstrap | None = None,

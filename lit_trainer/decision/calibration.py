@@ -104,7 +104,8 @@ class TemperatureScaling(Calibration):
 class VectorScaling(Calibration):
     """Gives each class its own factor and offset: ``factor * logit + offset``.
 
-    With factors 1 and offsets 0 it changes nothing; for multi_label it is Platt scaling of each class.
+    With factors 1 and offsets 0 it changes nothing. For multi_label it is Platt scaling of each class; of two classes
+    both have the same factor, so that it is Platt scaling of the difference of their logits.
 
     Args:
         factors: C numbers.
@@ -113,7 +114,7 @@ class VectorScaling(Calibration):
     Raises:
         ValueError: If the numbers are not finite or not as many of each.
 
-    Source: C. Guo et al., On calibration of modern neural networks, ICML 2017, section 4.2; for multi_label J. Platt,
+    Source: C. Guo et al., On calibration of modern neural networks, ICML 2017, section 4.2; J. Platt,
     Probabilistic outputs for support vector machines, 1999.
     """
 
@@ -136,6 +137,8 @@ class VectorScaling(Calibration):
         from torch.nn import functional as F
 
         num_classes = logits.shape[1]
+        if kind == "binary":  # only the difference tells something
+            logits = logits - logits.mean(axis=1, keepdims=True)
         targets, counted = _targets(labels, kind, num_classes)
         rows = np.maximum(counted.sum(axis=0), 1)
         center = (logits * counted).sum(axis=0) / rows
@@ -169,6 +172,8 @@ class VectorScaling(Calibration):
 
             optimizer.step(loss)
             factors = slopes.detach().numpy() / scale
+            if kind == "binary":  # which they are but for rounding
+                factors[:] = factors.mean()
             offsets = shifts.detach().numpy() - factors * center
         return cls(tuple(factors.tolist()), tuple(offsets.tolist()))
 

@@ -26,6 +26,20 @@ def least_cost(probabilities: Floats, costs: Floats) -> Integers:
     return np.asarray(expected.argmin(axis=1))
 
 
+def threshold_of_costs(costs: Floats) -> float:
+    """Returns from which probability on the second of two classes costs no more than the first, in [0, 1].
+
+    It is 0.5 where both cost the same whatever is true.
+
+    Args:
+        costs: float64 ``[2, 2]``, rows true, columns decided.
+
+    Source: C. Elkan, The foundations of cost-sensitive learning, IJCAI 2001, equation 2.
+    """
+    false_alarm, miss = costs[0, 1] - costs[0, 0], costs[1, 0] - costs[1, 1]
+    return float(false_alarm / (false_alarm + miss)) if false_alarm + miss > 0 else 0.5
+
+
 def costs_of_weights(weights: Floats) -> Floats:
     """Returns the costs under which deciding is ``argmax(weights * probabilities)``: a mistake costs its true class.
 

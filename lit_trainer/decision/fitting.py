@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from lit_trainer.batch import IGNORED_LABEL
-from lit_trainer.decision.calibration import Calibration
+from lit_trainer.decision.calibration_choice import CalibrationMethod, fit_calibration
 from lit_trainer.decision.class_weights import best_weights
-from lit_trainer.decision.costs import costs_of_weights
+from lit_trainer.decision.costs import costs_of_weights, threshold_of_costs
 from lit_trainer.decision.criteria import Criterion, ExpectedCost
 from lit_trainer.decision.folds import fold_numbers
 from lit_trainer.decision.intervals import Bootstrap, Estimate, threshold_estimate
@@ -33,7 +33,7 @@ def fit_rule(
     label_names: Sequence[str],
     split: str,
     criterion: Criterion | None = None,
-    calibration: type[Calibration] | None = None,
+    calibration: CalibrationMethod | None = None,
     positive_label: str | None = None,
     folds: int | None = 5,
     bootstrap: Bootstrap = BOOTSTRAP,
@@ -43,6 +43,9 @@ def fit_rule(
     The rule itself is fitted on all rows. With folds, each part of the rows is also decided by a rule fitted on the
     other parts, and what is recorded are those decisions. Without, only the model's own probabilities and default
     decisions are recorded: the rule is then to be measured on other rows.
+
+    Thresholds are searched for among all that the rows can tell apart, but for `ExpectedCost` with a calibration: where
+    probabilities mean what they say, costs alone tell the threshold, which does not vary with the rows then.
 
     Args:
         logits: ``[N, C]`` of any float type, of rows that the model was not trained on; for binary also ``[N]`` or
@@ -54,7 +57,8 @@ def fit_rule(
         split: What the rows' split is called; neither a test split nor the training split.
         criterion: What thresholds are chosen by, or for multi_class how much each class counts; None keeps the most
             probable class, or 0.5.
-        calibration: The method; None keeps the model's probabilities.
+        calibration: The method; ``auto`` is vector scaling for binary, and else that or temperature scaling, whichever
+            makes rows that it was not fitted on likelier; None keeps the model's probabilities.
         positive_label: For binary, which label the threshold is about; None means the second.
         folds: The number of parts for measuring; None uses all rows for fitting only.
         bootstrap: How intervals are made.
@@ -138,11 +142,11 @@ class _Fit:
 
     default: DecisionRule
     criterion: Criterion | None
-    calibration: type[Calibration] | None
+    calibration: CalibrationMethod | None
 
     def fit(self, z: Floats, y: Integers) -> tuple[DecisionRule, tuple[str, ...]]:
         """Returns the rule and what must be known about it."""
-        calibration = self.calibration.fit(z, y, self.default.kind) if self.calibration else None
+        calibration = fit_calibration(self.calibration, z, y, self.default.kind) if self.calibration else None
         rule = replace(self.default, calibration=calibration)
         if self.criterion is None:
             return rule, ()
@@ -154,9 +158,17 @@ class _Fit:
         costs = costs_of_weights(best_weights(p, y, self.criterion))
         return replace(rule, costs=tuple(map(tuple, costs.tolist()))), ()
 
+    @property
+    def _costs_decide(self) -> bool:
+        """Whether thresholds follow from costs."""
+        return self.calibration is not None and isinstance(self.criterion, ExpectedCost)
+
     def _with_thresholds(self, rule: DecisionRule, p: Floats, y: Integers) -> tuple[DecisionRule, tuple[str, ...]]:
         thresholds, notes = [], []
         for name, scores, truth, criterion in self._questions(p, y):
+            if self._costs_decide and isinstance(criterion, ExpectedCost):
+                thresholds.append(threshold_of_costs(np.array(criterion.costs)))
+                continue
             if _has_one_outcome(rule, truth):
                 thresholds.append(DEFAULT_THRESHOLD)
                 notes.append(f"{name} has {truth.sum()} positives in {len(truth)} rows; its threshold stays 0.5")
@@ -170,8 +182,8 @@ class _Fit:
     def threshold_estimates(
         self, rule: DecisionRule, z: Floats, y: Integers, bootstrap: Bootstrap
     ) -> tuple[Estimate | None, ...] | None:
-        """Returns the interval of each threshold, the calibration being given."""
-        if rule.thresholds is None:
+        """Returns the interval of each threshold that was searched for, the calibration being given."""
+        if rule.thresholds is None or self._costs_decide:
             return None
         return tuple(
             None if _has_one_outcome(rule, truth) else threshold_estimate(scores, truth, criterion, bootstrap)

@@ -35,7 +35,8 @@ class FitRecord:
         default_metric: The same for the most probable class, or 0.5, on the same rows.
         required: What the criterion requires to be large enough, of the same decisions; None if nothing.
         default_required: The same for the most probable class, or 0.5.
-        thresholds: One for each threshold of the rule, its value and interval; None where the default was kept.
+        thresholds: One for each threshold of the rule, its value and interval; None where the default was kept, and
+            instead of them all where costs tell the thresholds.
         calibration_error: Before and after calibration.
         brier_score: Before and after calibration.
         notes: What a reader must know, in words.

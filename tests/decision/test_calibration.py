@@ -71,6 +71,19 @@ def test_vector_scaling_of_labels_is_logistic_regression_of_each():
         assert fitted.offsets[k] == pytest.approx(reference.intercept_[0], abs=5e-3)
 
 
+def test_vector_scaling_of_two_classes_is_logistic_regression_of_their_difference():
+    logits, labels = overconfident("binary", num_rows=5000)
+    fitted = VectorScaling.fit(logits, labels, "binary")
+    difference = logits[:, [1]] - logits[:, [0]]
+    reference = LogisticRegression(C=np.inf, tol=1e-10).fit(difference, labels)
+    assert fitted.factors == (pytest.approx(reference.coef_[0, 0], rel=5e-3),) * 2
+    assert fitted.offsets[1] - fitted.offsets[0] == pytest.approx(reference.intercept_[0], abs=5e-3)
+    np.testing.assert_allclose(
+        fitted.probabilities(logits, "binary")[:, 1], reference.predict_proba(difference)[:, 1], atol=2e-3
+    )
+    assert VectorScaling.fit(logits + 7, labels, "binary").factors == pytest.approx(fitted.factors)
+
+
 def test_vector_scaling_finds_factors_and_offsets():
     random = np.random.default_rng(0)
     logits = random.normal(size=(20_000, 3)) * 2

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lit_trainer.decision.costs import costs_of_weights, least_cost
+from lit_trainer.decision.costs import costs_of_weights, least_cost, threshold_of_costs
 
 quick = settings(deadline=None, max_examples=25)
 seeds = st.integers(0, 10_000)
@@ -35,3 +35,19 @@ def test_costs_of_weights_decide_for_the_largest_weighted_probability(seed):
 def test_a_class_whose_misses_are_dear_is_decided_when_improbable():
     costs = np.array([[0, 1, 1], [1, 0, 1], [20, 20, 0]])
     assert least_cost(np.array([[0.55, 0.35, 0.10]]), costs).tolist() == [2]
+
+
+@quick
+@given(seeds)
+def test_from_the_threshold_on_the_second_class_costs_less(seed):
+    random = np.random.default_rng(seed)
+    costs = random.random((2, 2)) + np.array([[0, 1], [1, 0]])
+    second = random.random(50)
+    p = np.stack([1 - second, second], axis=1)
+    assert ((second >= threshold_of_costs(costs)) == (least_cost(p, costs) == 1)).all()
+
+
+def test_thresholds_where_a_mistake_costs_nothing():
+    assert threshold_of_costs(np.array([[0.0, 0.0], [1.0, 0.0]])) == 0, "a false alarm is free"
+    assert threshold_of_costs(np.array([[0.0, 1.0], [0.0, 0.0]])) == 1, "a miss is free"
+    assert threshold_of_costs(np.zeros((2, 2))) == 0.5

@@ -7,7 +7,8 @@ import torch
 from jsonargparse import ArgumentParser
 from sklearn.metrics import balanced_accuracy_score, f1_score
 
-from lit_trainer.decision.calibration import Calibration, IsotonicScaling, TemperatureScaling, VectorScaling
+from lit_trainer.decision.calibration import IsotonicScaling, TemperatureScaling, VectorScaling
+from lit_trainer.decision.calibration_choice import CalibrationMethod
 from lit_trainer.decision.criteria import (
     BalancedAccuracy,
     Criterion,
@@ -161,6 +162,37 @@ def test_costs_of_two_classes_mean_the_same_whichever_is_positive(positive):
     decided = rule.decide(logits).labels
     assert ((labels == 1) & (decided == 0)).sum() < ((labels == 0) & (decided == 1)).sum()
     assert rule.fitted_on.metric.value < rule.fitted_on.default_metric.value
+
+
+@pytest.mark.parametrize("positive", ["ham", "spam"])
+def test_of_calibrated_probabilities_costs_tell_the_threshold(positive):
+    costs = ExpectedCost(((0, 1), (3, 0)))
+    rule = fit_rule(*rare(200), **BINARY, criterion=costs, calibration="auto", positive_label=positive)
+    assert rule.thresholds == (pytest.approx({"spam": 1 / 4, "ham": 3 / 4}[positive]),)
+    assert rule.fitted_on.thresholds is None, "nothing was searched for"
+    several_costs = fit_rule(*several(200), **SEVERAL, criterion=costs, calibration=VectorScaling)
+    assert several_costs.thresholds == (0.25, 0.25, 0.25)
+    assert fit_rule(*rare(200), **BINARY, criterion=costs).thresholds != (0.25,), "searched for"
+
+
+def test_few_rows_decide_by_costs_better_when_calibrated_than_by_search():
+    fresh_logits, fresh_labels = rare(5000, seed=1000, share=0.3)
+    costs = np.array([[0.0, 1.0], [2.0, 0.0]])
+    found = {}
+    for calibration in (None, "auto"):
+        rules = [
+            fit_rule(
+                *rare(100, seed, share=0.3),
+                **BINARY,
+                criterion=ExpectedCost(tuple(map(tuple, costs.tolist()))),
+                calibration=calibration,
+                folds=None,
+            )
+            for seed in range(30)
+        ]
+        found[calibration] = np.array([costs[fresh_labels, rule.decide(fresh_logits).labels].mean() for rule in rules])
+    assert found["auto"].mean() < found[None].mean()
+    assert found["auto"].std() < 0.7 * found[None].std(), "and vary less with the rows"
 
 
 def test_the_required_recall_is_recorded_beside_the_precision():
@@ -318,7 +350,7 @@ class Fitting:
     def __init__(
         self,
         criterion: Criterion | None = None,
-        calibration: type[Calibration] | None = None,
+        calibration: CalibrationMethod | None = None,
         bootstrap: Bootstrap = QUICK,
     ):
         self.given = criterion, calibration, bootstrap
@@ -338,3 +370,5 @@ def test_everything_can_be_set_in_yaml():
         """
     )
     assert parser.instantiate(config).decision.given == (FBeta(2.0), TemperatureScaling, Bootstrap(7, seed=3))
+    config = parser.parse_string("decision: {calibration: auto}")
+    assert parser.instantiate(config).decision.given == (None, "auto", QUICK)
