@@ -3,6 +3,7 @@
 Run as ``python two_ranks.py RANK FILE_TO_MEET_AT FILE_FOR_RESULTS``.
 """
 
+import gc
 import sys
 from pathlib import Path
 
@@ -81,6 +82,7 @@ def main(rank: int, meeting: Path, results: Path) -> None:
             found[case, name] = run(case, name, rows, 2)
     torch.save(found, results)
     dist.barrier()
+    gc.collect()  # models wrapped for DDP keep threads of gloo alive, which abort a process that ends
     dist.destroy_process_group()
 
 
