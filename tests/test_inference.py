@@ -70,7 +70,7 @@ def test_predict_predictor_and_the_evaluation_decide_every_row_alike(tiny_bert, 
         chosen = {"costs": {"bad": {"good": 6.0}, "good": {"bad": 1.0}}}
     data = settings["data"]["init_args"]
     data |= {"splits": {"validation": 0.3, "test": 0.3}, "max_length": 9}
-    settings["model"]["init_args"]["optimizer"]["lr"] = 4e-3
+    settings["model"]["init_args"]["optimizer"]["lr"] = 2e-2
     settings["trainer"]["max_epochs"] = 3
     settings["trainer"]["callbacks"] += [
         {
@@ -101,9 +101,11 @@ def test_predict_predictor_and_the_evaluation_decide_every_row_alike(tiny_bert, 
     assert predictor.rule == rule
     predicted = predictor.predict([row["text"] for row in rows])
     assert [each.label for each in predicted] == evaluated
+    # Calibration multiplies the rounding of float32 logits by its factor, which is large for a model that knows little.
+    factor = max(1.0, *map(abs, rule.to_dict()["calibration"]["factors"])) if rule.calibration else 1.0
     for each, row in zip(predicted, rows, strict=True):
         for name, probability in each.probabilities.items():
-            assert probability == pytest.approx(float(row[f"probability_{name}"]), abs=1e-6)
+            assert probability == pytest.approx(float(row[f"probability_{name}"]), abs=1e-6 * factor)
 
     classify = transformers.pipeline("text-classification", model=str(folder / "export"), truncation=True)
     assert [answer["label"] for answer in classify([row["text"] for row in rows])] == by_default
