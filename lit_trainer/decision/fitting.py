@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from lit_trainer.batch import IGNORED_LABEL
+from lit_trainer.decision.calibration import VectorScaling
 from lit_trainer.decision.calibration_choice import CalibrationMethod, fit_calibration
 from lit_trainer.decision.class_weights import best_weights
 from lit_trainer.decision.costs import costs_of_weights, threshold_of_costs
@@ -148,15 +149,17 @@ class _Fit:
         """Returns the rule and what must be known about it."""
         calibration = fit_calibration(self.calibration, z, y, self.default.kind) if self.calibration else None
         rule = replace(self.default, calibration=calibration)
+        notes = _reversals(rule)
         if self.criterion is None:
-            return rule, ()
+            return rule, notes
         p = rule.decide(z).probabilities
         if self.default.kind != "multi_class":
-            return self._with_thresholds(rule, p, y)
+            rule, of_thresholds = self._with_thresholds(rule, p, y)
+            return rule, notes + of_thresholds
         if isinstance(self.criterion, ExpectedCost):
-            return replace(rule, costs=self.criterion.costs), ()
+            return replace(rule, costs=self.criterion.costs), notes
         costs = costs_of_weights(best_weights(p, y, self.criterion))
-        return replace(rule, costs=tuple(map(tuple, costs.tolist()))), ()
+        return replace(rule, costs=tuple(map(tuple, costs.tolist()))), notes
 
     @property
     def _costs_decide(self) -> bool:
@@ -214,6 +217,18 @@ class _Fit:
                 raise ValueError(f"folds={folds}: {error}, when one fold is left out; null measures nothing") from error
             p[inside], decided[inside] = rule.decide(z[inside])
         return Decision(p, decided)
+
+
+def _reversals(rule: DecisionRule) -> tuple[str, ...]:
+    """Returns a note of each label whose calibrated probability falls where the model's rises."""
+    if not isinstance(rule.calibration, VectorScaling) or rule.kind == "multi_class":  # where logits act together
+        return ()
+    names = (str(rule.positive_label),) if rule.kind == "binary" else rule.label_names
+    return tuple(
+        f"{name}: the model ranks these rows worse than chance, so that calibration reverses their order"
+        for name, factor in zip(names, rule.calibration.factors, strict=False)
+        if factor < 0
+    )
 
 
 def _has_one_outcome(rule: DecisionRule, truth: Integers) -> bool:

@@ -212,6 +212,20 @@ def test_a_precision_that_is_not_reached_is_warned_of_and_noted():
     assert 0 < rule.thresholds[0] < 1
 
 
+def test_a_model_that_ranks_rows_worse_than_chance_is_warned_of_where_calibration_reverses_it():
+    logits, labels = rare(500)
+    with pytest.warns(UserWarning, match="spam: the model ranks these rows worse than chance"):
+        reversed_rule = fit_rule(-logits, labels, **BINARY, calibration=VectorScaling)
+    assert "calibration reverses their order" in reversed_rule.fitted_on.notes[0]
+    assert not fit_rule(logits, labels, **BINARY, calibration=VectorScaling).fitted_on.notes
+
+    logits, labels = several(500)
+    logits[:, 1] *= -1
+    with pytest.warns(UserWarning, match="b: the model ranks these rows worse than chance"):
+        rule = fit_rule(logits, labels, **SEVERAL, calibration=VectorScaling)
+    assert len(rule.fitted_on.notes) == 1
+
+
 def test_a_rule_that_is_worse_than_none_is_warned_of():
     random = np.random.default_rng(0)
     labels = np.arange(300) % 100
