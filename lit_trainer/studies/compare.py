@@ -7,11 +7,10 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 from rich.console import Console
@@ -229,7 +228,7 @@ def _facts(lines: Sequence[Line], runs: Sequence[Run], recipe: str, words: list[
         "title": f"{recipe}: {', '.join(line.name for line in lines)}",
         "command": f"`{shlex.join(words)}`",
         "versions": ", ".join([f"lit_trainer {__version__}", *(f"{name} {_version(name)}" for name in _PACKAGES)]),
-        "machine": "; ".join(dict.fromkeys(_machine(run.cost) for run in finished)),
+        "machine": "; ".join([f"{_num_cores()} CPU cores", *dict.fromkeys(run.hardware for run in finished)]),
         "seeds": ", ".join(map(str, dict.fromkeys(run.seed for run in runs))),
     }
     seed = f"the same for all, cut with a seed of their own, {splits[0].get('seed', 0)}"
@@ -237,13 +236,6 @@ def _facts(lines: Sequence[Line], runs: Sequence[Run], recipe: str, words: list[
     if rows is not None:
         facts["test rows"] = f"{rows:,}"
     return facts
-
-
-def _machine(cost: Mapping[str, Any]) -> str:
-    if cost["device"] == "cpu":
-        threads = cost["num_threads"]
-        return f"{_num_cores()} CPU cores, {threads} thread{'s' * (threads != 1)} a process"
-    return f"{cost['num_devices']} x {cost['device']}"
 
 
 def _version(name: str) -> str:

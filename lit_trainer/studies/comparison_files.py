@@ -82,6 +82,9 @@ class Report:
             notes.append(
                 "Time is that of the optimizer steps alone, memory the most that any run's process, or GPU, took."
             )
+            hardware = dict.fromkeys(run.hardware for line in self.lines for run in line.runs.values())
+            if len(hardware) > 1:
+                notes.append(f"Times and memory do not compare: runs had {'; others '.join(hardware)}.")
         return notes
 
     def failures(self) -> list[str]:

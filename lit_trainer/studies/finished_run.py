@@ -75,6 +75,14 @@ class FinishedRun:
             return None
         return run if run.folder.is_dir() else None
 
+    @property
+    def hardware(self) -> str:
+        """What it computed on, as ``cpu, 2 threads a process`` or ``4 x NVIDIA H200``."""
+        threads, device = self.cost["num_threads"], self.cost["device"]
+        if device == "cpu":
+            return f"cpu, {threads} thread{'s' * (threads != 1)} a process"
+        return f"{self.cost['num_devices']} x {device}"
+
     def decisions(self) -> tuple[Integers, Integers] | None:
         """Returns, for the test rows that have a label, that and the most probable class, int64 ``[N]`` each.
 

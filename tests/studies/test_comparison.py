@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -110,6 +111,15 @@ def test_cost_can_be_left_out_everywhere(line: Make, tmp_path: Path) -> None:
     for path in made.save(tmp_path / "table"):
         assert not any(word in path.read_text() for word in ("memory", "time, s", "train_seconds", "peak_bytes"))
     assert "memory" not in shown(made)
+
+
+def test_times_of_runs_with_other_threads_or_devices_are_said_not_to_compare(line: Make) -> None:
+    none, other = line("none", 0.1), line("other", 0.1)
+    assert "do not compare" not in shown(report([none, other]))
+    for changed, said in (({"num_threads": 2}, "cpu, 2 threads a process"), ({"device": "GPU"}, "1 x GPU")):
+        runs = {seed: replace(run, cost={**run.cost, **changed}) for seed, run in other.runs.items()}
+        text = shown(report([none, replace(other, runs=runs)]), width=200)
+        assert f"Times and memory do not compare: runs had cpu, 1 thread a process; others {said}." in text
 
 
 @pytest.mark.parametrize("width", [60, 80, 160])
